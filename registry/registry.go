@@ -1,0 +1,32 @@
+// Package registry puts definitions, catalogs and runtimes into OCI
+// registries as artifacts and gets them out again.
+//
+// The embedded server and its storage drivers are in subpackages.
+package registry
+
+// Media types of the artifacts of KEP-2906 (KC-098 to KC-101). An artifact is
+// an OCI image manifest with the artifact type here and the layer type below;
+// readers go by the layer's media type.
+const (
+	ArtifactTypeCatalog    = "application/vnd.cncf.kubernetes.krm-func-catalog.v1"
+	ArtifactTypeDefinition = "application/vnd.cncf.kubernetes.krm-func-definition.v1"
+	ArtifactTypeStarlark   = "application/vnd.cncf.kubernetes.krm-func-runtime-starlark.v1"
+	ArtifactTypeExec       = "application/vnd.cncf.kubernetes.krm-func-runtime-exec.v1"
+
+	MediaTypeCatalog    = "application/vnd.cncf.kubernetes.krm-func-catalog.layer.v1+yaml"
+	MediaTypeDefinition = "application/vnd.cncf.kubernetes.krm-func-definition.layer.v1+yaml"
+	MediaTypeStarlark   = "application/vnd.cncf.kubernetes.krm-func-runtime-starlark.layer.v1"
+	// MediaTypeExec repairs a slip of the KEP, whose table repeats
+	// MediaTypeStarlark for executables (KC-101).
+	MediaTypeExec = "application/vnd.cncf.kubernetes.krm-func-runtime-exec.layer.v1"
+
+	MediaTypeMarkdown = "text/markdown"
+	MediaTypeExamples = "application/vnd.krmcat.krm-func-examples.layer.v1.tar+gzip"
+)
+
+// MaxManifestBytes is the size limit of a manifest, for reading and for
+// storing (4 MiB, as the distribution specification asks clients to expect).
+const MaxManifestBytes = 4 << 20
+
+// MaxDocumentBytes is the size limit of a definition or catalog document.
+const MaxDocumentBytes = 32 << 20
