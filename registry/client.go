@@ -109,7 +109,7 @@ func (c *Client) Resolve(ctx context.Context, ref Reference) (ocispec.Descriptor
 	}
 	desc, err := repo.Resolve(ctx, ref.target())
 	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("resolving %s: %w", ref, classify(err))
+		return ocispec.Descriptor{}, fmt.Errorf("resolving %s: %w", ref, Classify(err))
 	}
 	return desc, nil
 }
@@ -121,7 +121,7 @@ func fetchManifest(ctx context.Context, repo content.Fetcher, desc ocispec.Descr
 	}
 	data, err := content.FetchAll(ctx, repo, desc)
 	if err != nil {
-		return nil, fmt.Errorf("fetching manifest %s: %w", desc.Digest, classify(err))
+		return nil, fmt.Errorf("fetching manifest %s: %w", desc.Digest, Classify(err))
 	}
 	return data, nil
 }
@@ -133,7 +133,7 @@ func fetchBlob(ctx context.Context, repo content.Fetcher, desc ocispec.Descripto
 	}
 	data, err := content.FetchAll(ctx, repo, desc)
 	if err != nil {
-		return nil, fmt.Errorf("fetching blob %s: %w", desc.Digest, classify(err))
+		return nil, fmt.Errorf("fetching blob %s: %w", desc.Digest, Classify(err))
 	}
 	return data, nil
 }
@@ -143,7 +143,7 @@ func fetchBlob(ctx context.Context, repo content.Fetcher, desc ocispec.Descripto
 func openBlob(ctx context.Context, repo content.Fetcher, desc ocispec.Descriptor) (io.ReadCloser, error) {
 	rc, err := repo.Fetch(ctx, desc)
 	if err != nil {
-		return nil, fmt.Errorf("fetching blob %s: %w", desc.Digest, classify(err))
+		return nil, fmt.Errorf("fetching blob %s: %w", desc.Digest, Classify(err))
 	}
 	return &verifiedBlob{vr: content.NewVerifyReader(rc, desc), c: rc, digest: desc.Digest}, nil
 }
@@ -158,7 +158,7 @@ func (b *verifiedBlob) Read(p []byte) (int, error) {
 	n, err := b.vr.Read(p)
 	if errors.Is(err, io.EOF) {
 		if verr := b.vr.Verify(); verr != nil {
-			return n, fmt.Errorf("blob %s: %w", b.digest, classify(verr))
+			return n, fmt.Errorf("blob %s: %w", b.digest, Classify(verr))
 		}
 	}
 	return n, err
@@ -166,9 +166,9 @@ func (b *verifiedBlob) Read(p []byte) (int, error) {
 
 func (b *verifiedBlob) Close() error { return b.c.Close() }
 
-// classify adds the sentinel of this package that says what a caller can do
+// Classify adds the sentinel of this package that says what a caller can do
 // about an error of oras-go or of the network.
-func classify(err error) error {
+func Classify(err error) error {
 	var resp *errcode.ErrorResponse
 	var urlErr *url.Error
 	var netErr net.Error

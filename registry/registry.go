@@ -30,3 +30,18 @@ const MaxManifestBytes = 4 << 20
 
 // MaxDocumentBytes is the size limit of a definition or catalog document.
 const MaxDocumentBytes = 32 << 20
+
+// ArtifactTypeDocs is the type of the artifact that holds the README and the
+// examples of a function, to which usage and examples of a published
+// definition point.
+const ArtifactTypeDocs = "application/vnd.krmcat.krm-func-docs.v1"
+
+// Names of the files that pulling a definition or a catalog gives.
+const (
+	FileDefinition = "function.yaml"
+	FileCatalog    = "catalog.yaml"
+	FileExamples   = "examples.tar.gz"
+)
+
+// MaxExecutableBytes is the size limit of an executable or a script.
+const MaxExecutableBytes = 1 << 30

@@ -40,6 +40,9 @@ func Main(ctx context.Context, args []string, stdio Stdio) int {
 
 // commands lists the constructors of all commands.
 var commands = []func(*env) *cobra.Command{
+	newImageCmd,
+	newLoginCmd,
+	newLogoutCmd,
 	newVersionCmd,
 }
 

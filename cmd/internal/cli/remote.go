@@ -73,10 +73,17 @@ func (f *remoteFlags) client(e *env) (*registry.Client, error) {
 		HTTPClient: hc,
 		UserAgent:  "krmcat/" + version.String(),
 	}
-	if f.set.Changed("plain-http") {
-		opts.PlainHTTP = func(string) bool { return f.PlainHTTP }
-	}
+	opts.PlainHTTP = f.plainHTTP
 	return registry.NewClient(opts), nil
+}
+
+// plainHTTP says whether to speak to a registry without TLS: as --plain-http
+// says if it was given, else only to those on this machine.
+func (f *remoteFlags) plainHTTP(host string) bool {
+	if f.set.Changed("plain-http") {
+		return f.PlainHTTP
+	}
+	return registry.IsLoopback(host)
 }
 
 // credentials opens the store that login writes and everything else reads.

@@ -1,0 +1,117 @@
+// Package arch checks which package may import which.
+package arch
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/krmcat/krmcat/"
+
+// allowed says, for each package of the module, which others it may import.
+// Imports point one way: cmd, then web, runtime and registry, then catalog,
+// then schema. When this test fails, think first about the direction, then
+// about the table.
+var allowed = map[string][]string{
+	"schema":                {"internal/yamlpos"},
+	"schema/openapi":        {"internal/yamlpos", "schema"},
+	"catalog":               {"internal/yamlpos", "schema"},
+	"catalog/source":        {"catalog"},
+	"catalog/index":         {"catalog", "registry", "schema"},
+	"catalog/kustomization": {"catalog", "internal/yamlpos", "schema"},
+	"signing":               {},
+	"registry":              {"catalog", "schema"},
+	"registry/regmem":       {"registry"},
+	"registry/regdir":       {"internal/durable", "registry"},
+	"registry/regserver":    {"registry"},
+	"runtime":               {"catalog", "runtime/resourcelist"},
+	"runtime/resourcelist":  {"internal/yamlpos", "schema"},
+	"runtime/containerfn":   {"catalog", "runtime"},
+	"runtime/execfn":        {"catalog", "runtime"},
+	"runtime/starlarkfn":    {"catalog", "runtime", "runtime/resourcelist"},
+	"runtime/pkgdir":        {"runtime/resourcelist"},
+	"runtime/conformance":   {"catalog", "runtime", "runtime/resourcelist"},
+	"runtime/merge":         {},
+	"web/api":               {},
+	"web":                   {"catalog", "catalog/index", "web/api", "web/ui"},
+	"web/ui":                {"web/api"},
+	"cmd/internal/cli":      {"*"},
+	"cmd/internal/display":  {"schema"},
+	"cmd/internal/verify":   {"*"},
+	"cmd/krmcat":            {"cmd/internal/cli"},
+	"internal/arch":         {},
+	"internal/durable":      {},
+	"internal/version":      {},
+	"internal/yamlpos":      {},
+}
+
+// banned lists outside packages that are kept away from parts of the module.
+var banned = map[string][]string{
+	"schema":           {"net/http", "oras.land/", "os/exec"},
+	"internal/yamlpos": {"net/http", "os"},
+	"catalog":          {"net/http", "oras.land/", "os", "os/exec"},
+	"signing":          {module},
+	"web":              {"oras.land/", "os/exec", "cuelabs.dev/"},
+	"catalog/index":    {"oras.land/", "os/exec", "cuelabs.dev/"},
+	"runtime":          {"oras.land/", "net/http"},
+}
+
+func TestImports(t *testing.T) {
+	for pkg, imports := range list(t, "{{.ImportPath}} {{join .Imports \" \"}}", module+"...") {
+		if strings.HasPrefix(pkg, "examples/") {
+			continue
+		}
+		want, ok := allowed[pkg]
+		if !ok {
+			t.Errorf("%s is not in the table; say what it may import", pkg)
+			continue
+		}
+		for _, imp := range imports {
+			dep, ours := strings.CutPrefix(imp, module)
+			if ours && !slices.Contains(want, dep) && !slices.Contains(want, "*") {
+				t.Errorf("%s imports %s", pkg, dep)
+			}
+			for _, b := range banned[pkg] {
+				if imp == b || strings.HasSuffix(b, "/") && strings.HasPrefix(imp, b) {
+					t.Errorf("%s imports %s", pkg, imp)
+				}
+			}
+		}
+	}
+}
+
+// heavy are packages that drag in so much that they must never be linked.
+var heavy = []string{
+	"k8s.io/client-go",
+	"github.com/sigstore/cosign/v2/pkg/signature",
+	"github.com/sigstore/cosign/v2/cmd",
+	"github.com/sigstore/sigstore/pkg/signature/kms/",
+}
+
+func TestNothingHeavyIsLinked(t *testing.T) {
+	for dep := range list(t, "{{.ImportPath}}", "-deps", module+"cmd/krmcat") {
+		for _, h := range heavy {
+			if strings.HasPrefix(dep, h) {
+				t.Errorf("krmcat links %s", dep)
+			}
+		}
+	}
+}
+
+// list runs go list and returns its lines by their first word, without the
+// module's own prefix.
+func list(t *testing.T, format string, args ...string) map[string][]string {
+	t.Helper()
+	out, err := exec.Command("go", append([]string{"list", "-f", format}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	m := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		m[strings.TrimPrefix(f[0], module)] = f[1:]
+	}
+	return m
+}
