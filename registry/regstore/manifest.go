@@ -1,0 +1,202 @@
+package regstore
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Media types of manifests beside those of the image specification.
+const (
+	mediaTypeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	mediaTypeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
+	mediaTypeDockerForeign  = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
+	prefixNondistributable  = "application/vnd.oci.image.layer.nondistributable.v1."
+)
+
+// MaxReferences is how many blobs and manifests one manifest may refer to.
+// Each of them is looked up when the manifest is pushed.
+const MaxReferences = 2000
+
+// Manifest is a manifest that was read and checked.
+type Manifest struct {
+	// Descriptor is how the referrers API lists it: with its media type,
+	// digest, size, artifact type and annotations.
+	Descriptor ocispec.Descriptor
+	Content    []byte
+	// Subject is the digest of the manifest it refers to as its subject;
+	// empty for none. The subject need not be in the registry.
+	Subject digest.Digest
+	// Blobs and Manifests are what has to be in the repository.
+	Blobs, Manifests []ocispec.Descriptor
+}
+
+// Plain returns the descriptor without artifact type and annotations, as it
+// is found by tag or digest.
+func (m *Manifest) Plain() ocispec.Descriptor {
+	return ocispec.Descriptor{MediaType: m.Descriptor.MediaType, Digest: m.Descriptor.Digest, Size: m.Descriptor.Size}
+}
+
+// document has the fields of all the manifest types.
+type document struct {
+	SchemaVersion int                  `json:"schemaVersion"`
+	MediaType     string               `json:"mediaType"`
+	ArtifactType  string               `json:"artifactType"`
+	Config        *ocispec.Descriptor  `json:"config"`
+	Layers        []ocispec.Descriptor `json:"layers"`
+	Manifests     []ocispec.Descriptor `json:"manifests"`
+	Subject       *ocispec.Descriptor  `json:"subject"`
+	Annotations   map[string]string    `json:"annotations"`
+}
+
+var documentFields = []string{"schemaVersion", "mediaType", "artifactType", "config", "layers", "manifests", "subject", "annotations"}
+
+// ParseManifest checks a manifest. mediaType is what it was sent as, and may
+// be empty if the manifest says it itself; d is the digest that it is stored
+// under. Errors are meant for the one who sent it.
+func ParseManifest(mediaType string, content []byte, d digest.Digest) (*Manifest, error) {
+	if err := checkFields(content); err != nil {
+		return nil, err
+	}
+	var doc document
+	if err := json.Unmarshal(content, &doc); err != nil {
+		return nil, fmt.Errorf("manifest is not valid: %w", err)
+	}
+	switch {
+	case mediaType == "" && doc.MediaType == "":
+		return nil, errors.New("manifest has no media type (set the Content-Type header)")
+	case mediaType == "":
+		mediaType = doc.MediaType
+	case doc.MediaType != "" && doc.MediaType != mediaType:
+		return nil, fmt.Errorf("manifest says its media type is %q, but was sent as %q", doc.MediaType, mediaType)
+	}
+	if doc.SchemaVersion != 2 {
+		return nil, fmt.Errorf("manifest has schemaVersion %d; only 2 is supported", doc.SchemaVersion)
+	}
+	m := &Manifest{
+		Content: content,
+		Descriptor: ocispec.Descriptor{
+			MediaType:    mediaType,
+			Digest:       d,
+			Size:         int64(len(content)),
+			ArtifactType: doc.ArtifactType,
+			Annotations:  doc.Annotations,
+		},
+	}
+	switch mediaType {
+	case ocispec.MediaTypeImageManifest, mediaTypeDockerManifest:
+		// A document that is a manifest to one client and an index to
+		// another shows them different content (CVE-2021-41190).
+		if doc.Manifests != nil {
+			return nil, errors.New("an image manifest has no field manifests")
+		}
+		if doc.Config == nil {
+			return nil, errors.New("an image manifest needs a config")
+		}
+		if m.Descriptor.ArtifactType == "" {
+			m.Descriptor.ArtifactType = doc.Config.MediaType
+		}
+		m.Blobs = append([]ocispec.Descriptor{*doc.Config}, doc.Layers...)
+	case ocispec.MediaTypeImageIndex, mediaTypeDockerList:
+		if doc.Layers != nil || doc.Config != nil {
+			return nil, errors.New("an image index has no fields config and layers")
+		}
+		m.Manifests = doc.Manifests
+	default:
+		return nil, fmt.Errorf("%q is not a media type of manifests that is served here (those are %s, %s, %s and %s)", mediaType,
+			ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex, mediaTypeDockerManifest, mediaTypeDockerList)
+	}
+	if n := len(m.Blobs) + len(m.Manifests); n > MaxReferences {
+		return nil, fmt.Errorf("manifest refers to %d blobs and manifests, at most %d are allowed", n, MaxReferences)
+	}
+	for _, list := range [][]ocispec.Descriptor{m.Blobs, m.Manifests} {
+		for i, desc := range list {
+			if err := checkDescriptor(desc); err != nil {
+				return nil, fmt.Errorf("descriptor %d: %w", i, err)
+			}
+		}
+	}
+	m.Blobs = slices.DeleteFunc(m.Blobs, elsewhere)
+	if doc.Subject != nil {
+		if err := checkDescriptor(*doc.Subject); err != nil {
+			return nil, fmt.Errorf("subject: %w", err)
+		}
+		m.Subject = doc.Subject.Digest
+	}
+	return m, nil
+}
+
+// elsewhere reports whether a layer is fetched from its URLs and need not be
+// in the registry (image-spec, "Non-Distributable Layers").
+func elsewhere(d ocispec.Descriptor) bool {
+	return len(d.URLs) > 0 && (d.MediaType == mediaTypeDockerForeign || strings.HasPrefix(d.MediaType, prefixNondistributable))
+}
+
+func checkDescriptor(d ocispec.Descriptor) error {
+	if _, err := ParseDigest(string(d.Digest)); err != nil {
+		return fmt.Errorf("digest %q: %w", d.Digest, err)
+	}
+	if d.Size < 0 {
+		return fmt.Errorf("size %d is negative", d.Size)
+	}
+	return nil
+}
+
+// checkFields refuses what two JSON readers may understand differently: a
+// field that is there twice, or written in another case.
+func checkFields(content []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(content))
+	if t, err := dec.Token(); err != nil {
+		return fmt.Errorf("manifest is not JSON: %w", err)
+	} else if t != json.Delim('{') {
+		return errors.New("manifest is not a JSON object")
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return fmt.Errorf("manifest is not JSON: %w", err)
+		}
+		name, _ := t.(string)
+		for _, f := range documentFields {
+			if name != f && strings.EqualFold(name, f) {
+				return fmt.Errorf("manifest has a field %q (did you mean %q?)", name, f)
+			}
+		}
+		if seen[name] {
+			return fmt.Errorf("manifest has the field %q twice", name)
+		}
+		seen[name] = true
+		var skip json.RawMessage
+		if err := dec.Decode(&skip); err != nil {
+			return fmt.Errorf("manifest is not JSON: %w", err)
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return fmt.Errorf("manifest is not JSON: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("manifest has something after its end")
+	}
+	return nil
+}
+
+// References returns the distinct digests that the manifest refers to.
+func (m *Manifest) References() (blobs, manifests []digest.Digest) {
+	set := func(list []ocispec.Descriptor) []digest.Digest {
+		s := map[digest.Digest]bool{}
+		for _, d := range list {
+			s[d.Digest] = true
+		}
+		return slices.Sorted(maps.Keys(s))
+	}
+	return set(m.Blobs), set(m.Manifests)
+}
