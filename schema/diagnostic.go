@@ -70,6 +70,7 @@ type Diagnostic struct {
 	Message  string // what is wrong
 	Fix      string // what to do about it; may be empty
 	Excerpt  string // the source line at Pos, without its line end; may be empty
+	Skip     int    // how many runes of a very long line come before Excerpt
 	Width    int    // how many runes at Pos the finding is about; 0 means 1
 }
 

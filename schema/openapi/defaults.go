@@ -1,0 +1,4 @@
+package openapi
+
+// defaults is filled in with the evaluation of values.
+func (w *walker) defaults(schema any) {}
