@@ -1,7 +1,12 @@
 package main
 
 import (
+	"crypto/subtle"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -14,6 +19,7 @@ func TestMain(m *testing.M) {
 // TestScript runs the scripts in testdata/script, one file for each command.
 // UPDATE=1 rewrites the expected output in them.
 func TestScript(t *testing.T) {
+	gocache := goEnv(t, "GOCACHE", "GOMODCACHE", "GOPROXY", "GOPATH")
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -22,7 +28,49 @@ func TestScript(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			// Never the developer's own credentials, keys or cache.
 			env.Setenv("HOME", env.WorkDir)
+			// But Go's, so that scripts can build functions offline.
+			for k, v := range gocache {
+				env.Setenv(k, v)
+			}
 			return nil
 		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"authregistry": cmdAuthRegistry,
+		},
 	})
+}
+
+// goEnv reads settings of the go command.
+func goEnv(t *testing.T, names ...string) map[string]string {
+	t.Helper()
+	out, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
+	if err != nil {
+		t.Fatalf("go env: %v", err)
+	}
+	m := map[string]string{}
+	for i, v := range strings.Split(strings.TrimSuffix(string(out), "\n"), "\n") {
+		m[names[i]] = v
+	}
+	return m
+}
+
+// cmdAuthRegistry starts a registry that only says whether a user's password
+// is right, and sets $REGISTRY:
+//
+//	authregistry USER PASSWORD
+func cmdAuthRegistry(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: authregistry USER PASSWORD")
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		if user != args[0] || subtle.ConstantTimeCompare([]byte(password), []byte(args[1])) != 1 {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"who are you?"}]}`, http.StatusUnauthorized)
+			return
+		}
+		w.Write([]byte("{}"))
+	}))
+	ts.Defer(srv.Close)
+	ts.Setenv("REGISTRY", strings.TrimPrefix(srv.URL, "http://"))
 }

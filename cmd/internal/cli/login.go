@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -78,8 +79,37 @@ func runLogin(ctx context.Context, e *env, opts *loginOptions) error {
 	if err := credentials.Login(ctx, store, reg, cred); err != nil {
 		return fmt.Errorf("logging in to %s: %w", opts.Host, registry.Classify(err))
 	}
+	if file := plaintextFile(store, opts.Host); file != "" {
+		printf(e.Err, "krmcat: warning: the credential is in %s, not encrypted; configure a docker credential helper to change that\n", file)
+	}
 	printf(e.Err, "Logged in to %s\n", opts.Host)
 	return nil
+}
+
+// plaintextFile is the file that holds the credential for a host as it is, or
+// "" if a credential helper keeps it.
+func plaintextFile(store credentials.Store, host string) string {
+	s, ok := store.(interface{ ConfigPath() string })
+	if !ok {
+		return ""
+	}
+	data, err := os.ReadFile(s.ConfigPath())
+	if err != nil {
+		return ""
+	}
+	var config struct {
+		Auths map[string]struct {
+			Auth  string `json:"auth"`
+			Token string `json:"identitytoken"`
+		} `json:"auths"`
+	}
+	if json.Unmarshal(data, &config) != nil {
+		return ""
+	}
+	if a := config.Auths[credentials.ServerAddressFromRegistry(host)]; a.Auth == "" && a.Token == "" {
+		return ""
+	}
+	return s.ConfigPath()
 }
 
 // credential reads what was not given by flags: from standard input if asked

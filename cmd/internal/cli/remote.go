@@ -88,8 +88,9 @@ func (f *remoteFlags) plainHTTP(host string) bool {
 
 // credentials opens the store that login writes and everything else reads.
 func (f *remoteFlags) credentials(e *env) (credentials.Store, error) {
-	// A registry that the credential helper does not know is anonymous.
-	opts := credentials.StoreOptions{DetectDefaultNativeStore: true}
+	// Without a credential helper, credentials go into the file as docker
+	// puts them; login says so.
+	opts := credentials.StoreOptions{DetectDefaultNativeStore: true, AllowPlaintextPut: true}
 	if f.RegistryConfig != "" {
 		s, err := credentials.NewStore(f.RegistryConfig, opts)
 		if err != nil {
@@ -112,8 +113,17 @@ func (f *remoteFlags) credentials(e *env) (credentials.Store, error) {
 		}
 		fallbacks = append(fallbacks, s)
 	}
-	return credentials.NewStoreWithFallbacks(primary, fallbacks...), nil
+	return userStore{credentials.NewStoreWithFallbacks(primary, fallbacks...), primary}, nil
 }
+
+// userStore is docker's credential store with others to look in as well.
+type userStore struct {
+	credentials.Store
+	primary *credentials.DynamicStore
+}
+
+// ConfigPath is the file that credentials are put into.
+func (s userStore) ConfigPath() string { return s.primary.ConfigPath() }
 
 // podmanAuthFiles are the places where podman, buildah and skopeo keep
 // credentials (containers-auth.json(5)).

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/runtime"
 	"github.com/krmcat/krmcat/schema"
 	"github.com/krmcat/krmcat/signing"
@@ -113,8 +114,14 @@ func codeFor(err error) int {
 		return exitPolicy
 	case errors.Is(err, catalog.ErrUntrusted):
 		return exitUntrusted
-	case errors.Is(err, catalog.ErrNoDigest):
+	case errors.Is(err, catalog.ErrNoDigest), errors.Is(err, registry.ErrIntegrity):
 		return exitIntegrity
+	case errors.Is(err, registry.ErrDenied):
+		return exitAuth
+	case errors.Is(err, registry.ErrExists):
+		return exitConflict
+	case errors.Is(err, registry.ErrUnavailable):
+		return exitUnavailable
 	case errors.Is(err, catalog.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return exitNotFound
 	}
@@ -136,6 +143,14 @@ func hintFor(err error) string {
 		return "add --trusted-catalog with the location of the catalog if you trust it"
 	case errors.Is(err, runtime.ErrNotGranted):
 		return "allow it with --allow-exec, --allow-network or --allow-storage-mount"
+	case errors.Is(err, registry.ErrDenied):
+		return "log in with krmcat login HOST"
+	case errors.Is(err, registry.ErrExists):
+		return "a release never changes: publish under a new version"
+	case errors.Is(err, registry.ErrUnavailable):
+		return "check that the registry is running and reachable, and try again"
+	case errors.Is(err, registry.ErrIntegrity):
+		return "the content was changed or damaged on its way; do not use it"
 	case errors.Is(err, fs.ErrNotExist):
 		return "check the path; use - to read from standard input"
 	}
