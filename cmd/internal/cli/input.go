@@ -5,7 +5,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/krmcat/krmcat/registry"
+	"github.com/krmcat/krmcat/catalog"
 )
 
 // readInput reads a document from a file, or from standard input for "-".
@@ -19,12 +19,12 @@ func readInput(stdin io.Reader, name string) ([]byte, error) {
 		defer f.Close()
 		r = f
 	}
-	data, err := io.ReadAll(io.LimitReader(r, registry.MaxDocumentBytes+1))
+	data, err := io.ReadAll(io.LimitReader(r, catalog.MaxDocument+1))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
-	if len(data) > registry.MaxDocumentBytes {
-		return nil, fmt.Errorf("%s: more than %d bytes", name, registry.MaxDocumentBytes)
+	if len(data) > catalog.MaxDocument {
+		return nil, fmt.Errorf("%s: more than %d bytes", name, catalog.MaxDocument)
 	}
 	return data, nil
 }
