@@ -43,6 +43,7 @@ var commands = []func(*env) *cobra.Command{
 	newImageCmd,
 	newLoginCmd,
 	newLogoutCmd,
+	newValidateCmd,
 	newVersionCmd,
 }
 
