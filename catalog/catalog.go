@@ -62,6 +62,7 @@ type Version struct {
 	Name        string
 	Schema      json.RawMessage // openAPIV3Schema as JSON; nil if there is none
 	Idempotent  bool
+	ConfigMap   bool // also takes a ConfigMap as functionConfig (KEP-2985)
 	Runtime     Runtime
 	Usage       string   // URI of a README.md
 	Examples    []string // URIs of README.md files
@@ -106,7 +107,8 @@ type (
 type Catalog struct {
 	Name        string // metadata.name
 	Labels      map[string]string
-	Origin      Location
+	Origin      Location      // as asked for
+	Resolved    Location      // Origin with the digest or commit it had when fetched
 	Digest      digest.Digest // sha256 of the document as fetched
 	Definitions []Definition
 	Diagnostics schema.Diagnostics // warnings found while reading

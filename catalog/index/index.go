@@ -1,0 +1,308 @@
+// Package index is the searchable set of what a registry server holds: the
+// functions and their releases, the catalogs, the publishers, and the
+// documents that clients fetch (KEP-2985).
+//
+// The registry's content is the truth and the index is derived from it. An
+// [Index] learns of changes as a [registry.Observer]: what a push was told is
+// stored is in the index by then, and a change whose outcome was never
+// learned, because the process or the database went away, is looked up again.
+// [Index.Reindex] reads everything again and comes to the same documents.
+//
+// The index is kept in SQLite, a file for one server, or in PostgreSQL, which
+// several servers share. Both give the same answers, as ranking is done here
+// and not by the database.
+package index
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/krmcat/krmcat/registry"
+)
+
+// Errors of this package; test for them with [errors.Is].
+var (
+	// ErrNotFound is the answer for what the index does not have.
+	ErrNotFound = errors.New("not in the index")
+	// ErrNotReady is the answer while an index is being built for the
+	// first time, or its database does not answer.
+	ErrNotReady = errors.New("the index is not ready")
+)
+
+// Options are the optional settings of an [Index].
+type Options struct {
+	// Log gets what the index does in the background. Nil is silent.
+	Log *slog.Logger
+	// Now is the clock; nil is [time.Now].
+	Now func() time.Time
+}
+
+// Index is the searchable set of one registry. Open it with [OpenSQLite] or
+// [OpenPostgres], let [Index.Run] work in the background, and close it. It is
+// safe for concurrent use, and satisfies [registry.Observer].
+type Index struct {
+	store registry.Store
+	log   *slog.Logger
+	now   func() time.Time
+	kind  dialect
+	db    *sql.DB // for writing
+	rdb   *sql.DB // for reading; the same as db for PostgreSQL
+	owner string  // marks intents of this process
+
+	locks    keyed
+	inflight sync.Map // ids of intents between Begin and done
+	wake     chan struct{}
+
+	readyOnce sync.Once
+	readyC    chan struct{}
+	// schemaOK is set once the tables are known to exist.
+	schemaOK atomic.Bool
+	closed   atomic.Bool
+
+	cache documentCache
+}
+
+var _ registry.Observer = (*Index)(nil)
+
+func newIndex(store registry.Store, opts *Options, kind dialect) *Index {
+	x := &Index{
+		store:  store,
+		kind:   kind,
+		log:    slog.New(slog.DiscardHandler),
+		now:    time.Now,
+		owner:  randomID(),
+		wake:   make(chan struct{}, 1),
+		readyC: make(chan struct{}),
+	}
+	if opts != nil && opts.Log != nil {
+		x.log = opts.Log
+	}
+	if opts != nil && opts.Now != nil {
+		x.now = opts.Now
+	}
+	return x
+}
+
+// Ready is closed once the index has been built and can answer.
+func (x *Index) Ready() <-chan struct{} { return x.readyC }
+
+// Check reports whether the index can answer: nil, or an error that wraps
+// [ErrNotReady].
+func (x *Index) Check(ctx context.Context) error {
+	select {
+	case <-x.readyC:
+	default:
+		return fmt.Errorf("%w: it is being built", ErrNotReady)
+	}
+	if _, err := x.generation(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (x *Index) setReady() { x.readyOnce.Do(func() { close(x.readyC) }) }
+
+// Close ends the use of the database. [Index.Run] has returned by then.
+func (x *Index) Close() error {
+	if !x.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if x.schemaOK.Load() && x.kind.exclusive {
+		// Says that nothing is left to be looked up at the next start.
+		if err := x.setMeta(ctx, x.db, metaClean, "1"); err != nil {
+			x.log.WarnContext(ctx, "index was not closed cleanly", "error", err)
+		}
+	}
+	err := x.db.Close()
+	if x.rdb != x.db {
+		err = errors.Join(err, x.rdb.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("closing the index: %w", err)
+	}
+	return nil
+}
+
+// querier is a database, or a transaction in it.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Keys of the table meta.
+const (
+	metaSchema     = "schema"     // version of the tables
+	metaBuilt      = "built"      // "1" once everything was read
+	metaClean      = "clean"      // "1" after Close, "" while open
+	metaGeneration = "generation" // counts changes to what is shown
+	metaChanged    = "changed"    // time of the last of them, in ms
+)
+
+func (x *Index) meta(ctx context.Context, q querier, key string) (string, error) {
+	var v string
+	err := q.QueryRowContext(ctx, `SELECT v FROM meta WHERE k = $1`, key).Scan(&v)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return v, err
+}
+
+func (x *Index) setMeta(ctx context.Context, q querier, key, value string) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO meta (k, v) VALUES ($1, $2) ON CONFLICT (k) DO UPDATE SET v = excluded.v`, key, value)
+	return err
+}
+
+// state is the number of the newest change to what is shown, and its time.
+type state struct {
+	generation string
+	changed    time.Time
+}
+
+// generation reads the state, or an error that wraps [ErrNotReady].
+func (x *Index) generation(ctx context.Context) (state, error) {
+	if !x.schemaOK.Load() {
+		return state{}, fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	}
+	rows, err := x.rdb.QueryContext(ctx, `SELECT k, v FROM meta WHERE k IN ($1, $2)`, metaGeneration, metaChanged)
+	if err != nil {
+		return state{}, notReady(ctx, err)
+	}
+	defer rows.Close()
+	var st state
+	for rows.Next() {
+		var k, v string
+		if err := rows.Scan(&k, &v); err != nil {
+			return state{}, notReady(ctx, err)
+		}
+		switch k {
+		case metaGeneration:
+			st.generation = v
+		case metaChanged:
+			st.changed = parseMillis(v)
+		}
+	}
+	return st, notReady(ctx, rows.Err())
+}
+
+// notReady marks an error of the database as one that may pass.
+func notReady(ctx context.Context, err error) error {
+	switch {
+	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNotReady):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", ErrNotReady, err)
+}
+
+// changed counts a change to what is shown.
+func (x *Index) changed(ctx context.Context, tx querier) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO meta (k, v) VALUES ($1, '1')
+		ON CONFLICT (k) DO UPDATE SET v = CAST(CAST(meta.v AS BIGINT) + 1 AS TEXT)`, metaGeneration)
+	if err != nil {
+		return err
+	}
+	return x.setMeta(ctx, tx, metaChanged, fmt.Sprint(x.now().UnixMilli()))
+}
+
+// update runs f in a transaction that writes.
+func (x *Index) update(ctx context.Context, f func(tx *sql.Tx) error) error {
+	if !x.schemaOK.Load() {
+		return fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	}
+	tx, err := x.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		return errors.Join(err, ignoreDone(tx.Rollback()))
+	}
+	return tx.Commit()
+}
+
+// ignoreDone drops the complaint about a transaction that ended by itself.
+func ignoreDone(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return nil
+	}
+	return err
+}
+
+func parseMillis(s string) time.Time {
+	var n int64
+	if _, err := fmt.Sscan(s, &n); err != nil {
+		return time.Time{}
+	}
+	return millis(n)
+}
+
+// millis is a time as it stands in the tables; 0 is no time.
+func millis(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(n).UTC()
+}
+
+func randomID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// clean makes text storable: PostgreSQL takes neither NUL nor broken UTF-8.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// keyed is a set of locks by name.
+type keyed struct {
+	mu    sync.Mutex
+	locks map[string]*keyLock
+}
+
+type keyLock struct {
+	ch    chan struct{}
+	users int
+}
+
+// lock waits for the lock of a name and returns what unlocks it.
+func (k *keyed) lock(ctx context.Context, name string) (unlock func(), err error) {
+	k.mu.Lock()
+	if k.locks == nil {
+		k.locks = map[string]*keyLock{}
+	}
+	l := k.locks[name]
+	if l == nil {
+		l = &keyLock{ch: make(chan struct{}, 1)}
+		k.locks[name] = l
+	}
+	l.users++
+	k.mu.Unlock()
+	leave := func() {
+		k.mu.Lock()
+		if l.users--; l.users == 0 {
+			delete(k.locks, name)
+		}
+		k.mu.Unlock()
+	}
+	select {
+	case l.ch <- struct{}{}:
+		return func() { <-l.ch; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
