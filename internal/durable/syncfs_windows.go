@@ -1,0 +1,4 @@
+package durable
+
+// SyncAll does nothing; see SyncDir.
+func SyncAll(string) error { return nil }
