@@ -114,8 +114,22 @@ func (c *Client) Resolve(ctx context.Context, ref Reference) (ocispec.Descriptor
 	return desc, nil
 }
 
-// fetchManifest reads a manifest and checks it against its descriptor.
+// Media types of manifests that are read besides OCI's.
+const (
+	mediaTypeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	mediaTypeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
+)
+
+func isIndex(mediaType string) bool {
+	return mediaType == ocispec.MediaTypeImageIndex || mediaType == mediaTypeDockerList
+}
+
+// fetchManifest reads a manifest or an index and checks it against its
+// descriptor.
 func fetchManifest(ctx context.Context, repo content.Fetcher, desc ocispec.Descriptor) ([]byte, error) {
+	if !isIndex(desc.MediaType) && desc.MediaType != ocispec.MediaTypeImageManifest && desc.MediaType != mediaTypeDockerManifest {
+		return nil, fmt.Errorf("%s: media type %q is neither a manifest nor an index", desc.Digest, desc.MediaType)
+	}
 	if desc.Size > MaxManifestBytes {
 		return nil, fmt.Errorf("manifest %s: %d bytes, at most %d are read", desc.Digest, desc.Size, MaxManifestBytes)
 	}

@@ -55,8 +55,7 @@ func (l *layoutReader) add(desc ocispec.Descriptor, depth int) (ocispec.Descript
 	if got := desc.Digest.Algorithm().FromBytes(data); got != desc.Digest {
 		return desc, fmt.Errorf("manifest %s is %s: %w", desc.Digest, got, ErrIntegrity)
 	}
-	switch desc.MediaType {
-	case ocispec.MediaTypeImageIndex, mediaTypeDockerList:
+	if isIndex(desc.MediaType) {
 		var index ocispec.Index
 		if err := json.Unmarshal(data, &index); err != nil {
 			return desc, fmt.Errorf("index %s is not valid: %w", desc.Digest, err)
@@ -69,7 +68,7 @@ func (l *layoutReader) add(desc ocispec.Descriptor, depth int) (ocispec.Descript
 				return desc, err
 			}
 		}
-	case ocispec.MediaTypeImageManifest, mediaTypeDockerManifest:
+	} else {
 		var m ocispec.Manifest
 		if err := json.Unmarshal(data, &m); err != nil {
 			return desc, fmt.Errorf("manifest %s is not valid: %w", desc.Digest, err)
@@ -79,8 +78,6 @@ func (l *layoutReader) add(desc ocispec.Descriptor, depth int) (ocispec.Descript
 				return desc, err
 			}
 		}
-	default:
-		return desc, fmt.Errorf("media type %q is neither a manifest nor an index", desc.MediaType)
 	}
 	desc = ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: int64(len(data))}
 	l.stage.manifests = append(l.stage.manifests, manifest{desc: desc, data: data, kind: "image", sign: depth == 0})

@@ -95,16 +95,12 @@ func (c *Client) Artifact(ctx context.Context, loc catalog.Location, platform st
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", ref, err)
 		}
-		switch desc.MediaType {
-		case ocispec.MediaTypeImageManifest, mediaTypeDockerManifest:
+		if !isIndex(desc.MediaType) {
 			if err := json.Unmarshal(data, &a.Manifest); err != nil {
 				return nil, fmt.Errorf("%s: manifest %s is not valid: %w", ref, desc.Digest, err)
 			}
 			a.ManifestDescriptor = desc
 			return a, nil
-		case ocispec.MediaTypeImageIndex, mediaTypeDockerList:
-		default:
-			return nil, fmt.Errorf("%s: media type %q is neither a manifest nor an index", ref, desc.MediaType)
 		}
 		if depth == maxIndexDepth {
 			return nil, fmt.Errorf("%s: indexes are nested more than %d deep", ref, maxIndexDepth)
@@ -120,11 +116,6 @@ func (c *Client) Artifact(ctx context.Context, loc catalog.Location, platform st
 		desc = next
 	}
 }
-
-const (
-	mediaTypeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
-	mediaTypeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
-)
 
 func forPlatform(index ocispec.Index, platform string) (ocispec.Descriptor, error) {
 	var have []string
