@@ -87,20 +87,24 @@ func openSQLite(ctx context.Context, store registry.Store, path string, opts *Op
 	return x, nil
 }
 
-// start readies the tables of SQLite, after a look at the whole file: a
-// damaged page is found now and not when it is needed.
+// start readies the tables of SQLite. The whole file is looked at if it was
+// not closed: a damaged page is found now and not when it is needed.
 func (x *Index) start(ctx context.Context) error {
-	// Sizes in the hundreds of megabytes take seconds to check in full; the
-	// first finding is enough.
-	var verdict string
-	if err := x.db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&verdict); err != nil {
-		return err
-	}
-	if verdict != "ok" {
-		return fmt.Errorf("damaged: %s", verdict)
-	}
 	if _, err := x.createTables(ctx); err != nil {
 		return err
+	}
+	closed, err := x.meta(ctx, x.db, metaClean)
+	if err != nil {
+		return err
+	}
+	if closed != "1" {
+		var verdict string
+		if err := x.db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&verdict); err != nil {
+			return err
+		}
+		if verdict != "ok" {
+			return fmt.Errorf("damaged: %s", verdict)
+		}
 	}
 	x.schemaOK.Store(true)
 	return nil
