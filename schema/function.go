@@ -297,8 +297,12 @@ func (c *checker) container(u cursor) {
 	}
 }
 
-// local reports a local path in a document that others are to read.
+// local reports a local path in a document that others are to read. A catalog
+// in a folder may well name the files beside it, so that consumers take it.
 func (c *checker) local(f cursor, s string) {
+	if c.v.Level == Consume {
+		return
+	}
 	f.report(ruleLocation, "krmcat publish uploads the file and writes its location", "%s is a local path, which consumers do not have", display(s))
 }
 

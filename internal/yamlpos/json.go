@@ -27,6 +27,7 @@ func readJSON(f *File, limits Limits) ([]*Document, []Problem, *Problem) {
 	r.dec.UseNumber()
 	var docs []*Document
 	for {
+		end := int(r.dec.InputOffset())
 		n, err := r.value(0)
 		if errors.Is(err, io.EOF) {
 			return docs, r.problems, nil
@@ -34,6 +35,12 @@ func readJSON(f *File, limits Limits) ([]*Document, []Problem, *Problem) {
 		if pr, ok := errors.AsType[limitError](err); ok {
 			// Reading on would need to find the end of the value first.
 			return docs, append(r.problems, Problem(pr)), nil
+		}
+		if err != nil && len(docs) > 0 {
+			if rest := strings.TrimLeft(f.text[end:], " \t\r\n"); rest != "" && rest[0] != '{' && rest[0] != '[' {
+				line, column := f.Position(len(f.text) - len(rest))
+				return nil, nil, &Problem{Kind: Syntax, Line: line, Column: column, Width: 1, Message: "there is text behind the JSON value", Fix: "remove it"}
+			}
 		}
 		if err != nil {
 			return nil, nil, r.syntaxError(err)

@@ -235,7 +235,7 @@ func (p *parser) parseYAML() {
 			return
 		}
 		next := -1
-		for i := max(bad, firstLine+1); i < len(p.file.lines); i++ {
+		for i := max(bad-1, firstLine+1); i < len(p.file.lines); i++ {
 			if l := p.file.Line(i + 1); l == "---" || strings.HasPrefix(l, "--- ") {
 				next = i
 				break
