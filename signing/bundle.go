@@ -1,0 +1,121 @@
+package signing
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sigstore/sigstore-go/pkg/sign"
+	"google.golang.org/protobuf/encoding/protojson"
+	"oras.land/oras-go/v2"
+)
+
+// SignOptions are the optional settings of a signature.
+type SignOptions struct {
+	// Annotations are signed along; a policy can require them.
+	Annotations map[string]string
+	// Legacy also writes the older format, for verifiers that do not look
+	// for bundles.
+	Legacy bool
+	// Created is the time that the manifest of the signature says it was
+	// made at. It is not signed. Zero means now.
+	Created time.Time
+}
+
+// Sign attaches a bundle to subject and implements [Signer].
+func (k *KeySigner) Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error) {
+	return k.With(SignOptions{}).Sign(ctx, target, reference, subject)
+}
+
+// With returns a signer that signs with k and options.
+func (k *KeySigner) With(opts SignOptions) *OptionSigner { return &OptionSigner{maker: k, opts: opts} }
+
+// OptionSigner is a signer with options; see [KeySigner.With].
+type OptionSigner struct {
+	maker bundleMaker
+	opts  SignOptions
+}
+
+var _ Signer = (*OptionSigner)(nil)
+
+// bundleMaker signs statements and payloads; keys and keyless signers do.
+type bundleMaker interface {
+	bundle(ctx context.Context, content sign.Content) ([]byte, error)
+	legacy(ctx context.Context, payload []byte) (*legacyLayer, error)
+}
+
+// Sign implements [Signer].
+func (s *OptionSigner) Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error) {
+	st, err := newStatement(reference, subject.Digest, PredicateSignature, nil, s.opts.Annotations)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	desc, err := attachStatement(ctx, s.maker, target, subject, st, PredicateSignature, s.opts.Created)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("signing %s@%s: %w", reference, subject.Digest, err)
+	}
+	if s.opts.Legacy {
+		if err := attachLegacy(ctx, s.maker, target, reference, subject, s.opts.Annotations); err != nil {
+			return ocispec.Descriptor{}, fmt.Errorf("signing %s@%s in the older format: %w", reference, subject.Digest, err)
+		}
+	}
+	return desc, nil
+}
+
+// Signed reports whether subject carries a signature by this key already, with
+// the same annotations, and in the older format too if it is asked for, so
+// that signing again would add nothing.
+func (k *KeySigner) Signed(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor, opts SignOptions) (bool, error) {
+	return signed(ctx, target, reference, subject, Policy{Keys: []any{k.public}, Annotations: opts.Annotations}, opts.Legacy)
+}
+
+func (k *KeySigner) bundle(ctx context.Context, content sign.Content) ([]byte, error) {
+	return makeBundle(content, keypair{k}, sign.BundleOptions{Context: ctx})
+}
+
+// makeBundle signs and returns the bundle in JSON.
+func makeBundle(content sign.Content, kp sign.Keypair, opts sign.BundleOptions) ([]byte, error) {
+	b, err := sign.Bundle(content, kp, opts)
+	if err != nil {
+		return nil, err
+	}
+	data, err := protojson.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("writing the bundle: %w", err)
+	}
+	// protojson puts random blanks into its output.
+	var raw json.RawMessage = data
+	return json.Marshal(raw)
+}
+
+// attachStatement signs a statement and attaches it to its subject in the
+// layout that cosign uses.
+func attachStatement(ctx context.Context, maker bundleMaker, target oras.Target, subject ocispec.Descriptor, st []byte, predicateType string, created time.Time) (ocispec.Descriptor, error) {
+	data, err := maker.bundle(ctx, &sign.DSSEData{Data: st, PayloadType: payloadInToto})
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if created.IsZero() {
+		created = time.Now()
+	}
+	layer := ocispec.Descriptor{MediaType: bundleMediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
+	if err := pushBytes(ctx, target, layer, data); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	desc, err := oras.PackManifest(ctx, target, oras.PackManifestVersion1_1, bundleMediaType, oras.PackManifestOptions{
+		Subject: &ocispec.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size},
+		Layers:  []ocispec.Descriptor{layer},
+		ManifestAnnotations: map[string]string{
+			ocispec.AnnotationCreated: created.UTC().Format(time.RFC3339),
+			annotationContent:         "dsse-envelope",
+			annotationType:            predicateType,
+		},
+	})
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("attaching the signature: %w", err)
+	}
+	return desc, nil
+}

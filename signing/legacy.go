@@ -1,0 +1,341 @@
+package signing
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sigstore/cosign/v2/pkg/cosign"
+	cbundle "github.com/sigstore/cosign/v2/pkg/cosign/bundle"
+	"github.com/sigstore/cosign/v2/pkg/oci"
+	"github.com/sigstore/cosign/v2/pkg/oci/static"
+	ctypes "github.com/sigstore/cosign/v2/pkg/types"
+	"github.com/sigstore/sigstore/pkg/signature/payload"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
+)
+
+// This file holds all that depends on cosign's own module: the older format,
+// whose only definition is cosign's code. Fetching is ours, bounded; checking
+// is cosign's, with what it leaves out added.
+
+const (
+	mediaTypeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	maxAnnotationBytes      = 256 << 10 // certificates, log entries and timestamps of one signature
+)
+
+// legacyTag is the tag that holds the signatures of a subject.
+func legacyTag(d digest.Digest) string {
+	return strings.Replace(d.String(), ":", "-", 1) + ".sig"
+}
+
+// legacyLayer is one signature of the older format.
+type legacyLayer struct {
+	payload     []byte
+	annotations map[string]string
+}
+
+// attachLegacy adds a signature to the tag of a subject. Of two signers who do
+// so at the same moment one may lose, as with cosign.
+func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, reference string, subject ocispec.Descriptor, annotations map[string]string) error {
+	p, err := legacyPayload(reference, subject.Digest, annotations)
+	if err != nil {
+		return err
+	}
+	sig, err := maker.legacy(ctx, p)
+	if err != nil {
+		return err
+	}
+	manifest := &ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest}
+	manifest.SchemaVersion = 2
+	if _, old, err := legacyManifest(ctx, target, subject.Digest); err == nil {
+		manifest.Layers = old.Layers
+	} else if !errors.Is(err, errdef.ErrNotFound) {
+		return err
+	}
+	if len(manifest.Layers) >= maxLegacyLayers {
+		return fmt.Errorf("%w: %s has %d signatures already", ErrTooMuch, legacyTag(subject.Digest), len(manifest.Layers))
+	}
+	layer := ocispec.Descriptor{
+		MediaType:   string(ctypes.SimpleSigningMediaType),
+		Digest:      digest.FromBytes(p),
+		Size:        int64(len(p)),
+		Annotations: sig.annotations,
+	}
+	if err := pushBytes(ctx, target, layer, p); err != nil {
+		return err
+	}
+	manifest.Layers = append(slices.Clone(manifest.Layers), layer)
+	manifest.Config, err = pushLegacyConfig(ctx, target, manifest.Layers)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(manifest)
+	if err != nil {
+		return fmt.Errorf("writing the manifest: %w", err)
+	}
+	if _, err := oras.TagBytes(ctx, target, ocispec.MediaTypeImageManifest, data, legacyTag(subject.Digest)); err != nil {
+		return fmt.Errorf("tagging %s: %w", legacyTag(subject.Digest), err)
+	}
+	return nil
+}
+
+// pushLegacyConfig pushes the image config that readers expect to agree with
+// the layers.
+func pushLegacyConfig(ctx context.Context, target oras.Target, layers []ocispec.Descriptor) (ocispec.Descriptor, error) {
+	var image ocispec.Image
+	image.RootFS.Type = "layers"
+	for _, l := range layers {
+		image.RootFS.DiffIDs = append(image.RootFS.DiffIDs, l.Digest) // nothing is compressed
+		image.History = append(image.History, ocispec.History{Created: &time.Time{}})
+	}
+	data, err := json.Marshal(image)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("writing the config: %w", err)
+	}
+	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(data), Size: int64(len(data))}
+	return desc, pushBytes(ctx, target, desc, data)
+}
+
+// pushBytes pushes a blob unless it is there already.
+func pushBytes(ctx context.Context, target content.Storage, desc ocispec.Descriptor, data []byte) error {
+	if ok, err := target.Exists(ctx, desc); err == nil && ok {
+		return nil
+	}
+	if err := target.Push(ctx, desc, bytes.NewReader(data)); err != nil && !errors.Is(err, errdef.ErrAlreadyExists) {
+		return fmt.Errorf("pushing %s: %w", desc.Digest, err)
+	}
+	return nil
+}
+
+// legacyPayload is what is signed in the older format.
+func legacyPayload(reference string, d digest.Digest, annotations map[string]string) ([]byte, error) {
+	ref, err := name.NewDigest(reference + "@" + d.String())
+	if err != nil {
+		return nil, fmt.Errorf("reference %q: %w", reference, err)
+	}
+	p := payload.Cosign{Image: ref}
+	if len(annotations) > 0 {
+		p.Annotations = make(map[string]any, len(annotations))
+		for k, v := range annotations {
+			p.Annotations[k] = v
+		}
+	}
+	return p.MarshalJSON()
+}
+
+// legacy signs a payload of the older format.
+func (k *KeySigner) legacy(ctx context.Context, p []byte) (*legacyLayer, error) {
+	sig, _, err := keypair{k}.SignData(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return &legacyLayer{p, map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(sig)}}, nil
+}
+
+// legacyManifest fetches the manifest behind the tag of a subject. The error
+// wraps [errdef.ErrNotFound] if there is none.
+func legacyManifest(ctx context.Context, target content.ReadOnlyStorage, subject digest.Digest) (ocispec.Descriptor, *ocispec.Manifest, error) {
+	resolver, ok := target.(content.Resolver)
+	if !ok {
+		return ocispec.Descriptor{}, nil, errdef.ErrNotFound // without tags there is none
+	}
+	tag := legacyTag(subject)
+	desc, err := resolver.Resolve(ctx, tag)
+	if err != nil {
+		if errors.Is(err, errdef.ErrNotFound) {
+			return ocispec.Descriptor{}, nil, err
+		}
+		return ocispec.Descriptor{}, nil, transportError{fmt.Errorf("resolving %s: %w", tag, err)}
+	}
+	if desc.MediaType != ocispec.MediaTypeImageManifest && desc.MediaType != mediaTypeDockerManifest {
+		return desc, nil, fmt.Errorf("%s is a %s, not an image manifest", tag, desc.MediaType)
+	}
+	m, err := fetchManifest(ctx, target, desc)
+	if err != nil {
+		return desc, nil, fmt.Errorf("%s: %w", tag, err)
+	}
+	if len(m.Layers) > maxLegacyLayers {
+		return desc, nil, fmt.Errorf("%w: %s has %d layers, at most %d are read", ErrTooMuch, tag, len(m.Layers), maxLegacyLayers)
+	}
+	return desc, m, nil
+}
+
+// fetchLegacy reads one signature of the older format.
+func fetchLegacy(ctx context.Context, target content.Fetcher, layer ocispec.Descriptor) (oci.Signature, error) {
+	if layer.MediaType != string(ctypes.SimpleSigningMediaType) {
+		return nil, fmt.Errorf("layer of type %s, not %s", layer.MediaType, ctypes.SimpleSigningMediaType)
+	}
+	n := 0
+	for k, v := range layer.Annotations {
+		n += len(k) + len(v)
+	}
+	if n > maxAnnotationBytes {
+		return nil, fmt.Errorf("%w: %d bytes of annotations, at most %d are read", ErrTooMuch, n, maxAnnotationBytes)
+	}
+	data, err := fetchBytes(ctx, target, layer, maxPayloadBytes)
+	if err != nil {
+		return nil, err
+	}
+	a := layer.Annotations
+	opts := []static.Option{static.WithAnnotations(a)}
+	if cert := a[static.CertificateAnnotationKey]; cert != "" {
+		opts = append(opts, static.WithCertChain([]byte(cert), []byte(a[static.ChainAnnotationKey])))
+	}
+	if v := a[static.BundleAnnotationKey]; v != "" {
+		var b cbundle.RekorBundle
+		if err := json.Unmarshal([]byte(v), &b); err != nil {
+			return nil, fmt.Errorf("reading the log entry: %w", err)
+		}
+		opts = append(opts, static.WithBundle(&b))
+	}
+	if v := a[static.RFC3161TimestampAnnotationKey]; v != "" {
+		var ts cbundle.RFC3161Timestamp
+		if err := json.Unmarshal([]byte(v), &ts); err != nil {
+			return nil, fmt.Errorf("reading the timestamp: %w", err)
+		}
+		opts = append(opts, static.WithRFC3161Timestamp(&ts))
+	}
+	return static.NewSignature(data, a[static.SignatureAnnotationKey], opts...)
+}
+
+// verifyLegacy checks a signature of the older format: with cosign, and then
+// what cosign leaves out.
+func (a *authority) verifyLegacy(ctx context.Context, sig oci.Signature, reference string, subject digest.Digest, mirrors map[string]string) (*Verification, error) {
+	hash, err := v1.NewHash(subject.String())
+	if err != nil {
+		return nil, err
+	}
+	co, err := a.legacyOptions(sig)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := cosign.VerifyImageSignature(ctx, sig, hash, co); err != nil {
+		return nil, err
+	}
+	data, err := sig.Payload()
+	if err != nil {
+		return nil, err
+	}
+	var p payload.SimpleContainerImage
+	if err := json.Unmarshal(data, &p); err != nil {
+		return nil, fmt.Errorf("reading the payload: %w", err)
+	}
+	if p.Critical.Type != payload.CosignSignatureType {
+		return nil, fmt.Errorf("payload of type %q, not %q", p.Critical.Type, payload.CosignSignatureType)
+	}
+	if p.Critical.Image.DockerManifestDigest != subject.String() {
+		return nil, fmt.Errorf("signed for %s", p.Critical.Image.DockerManifestDigest)
+	}
+	signedAs := p.Critical.Identity.DockerReference
+	if err := sameRepository(signedAs, reference, mirrors); err != nil {
+		return nil, err
+	}
+	v := &Verification{Subject: subject, Format: FormatLegacy, Key: a.fingerprint, Reference: signedAs}
+	for k, x := range p.Optional {
+		if s, ok := x.(string); ok {
+			if v.Annotations == nil {
+				v.Annotations = map[string]string{}
+			}
+			v.Annotations[k] = s
+		}
+	}
+	if v.Time, err = a.legacyTime(sig, co); err != nil {
+		return nil, err
+	}
+	if a.key == nil {
+		cert, err := sig.Cert()
+		if err != nil {
+			return nil, err
+		}
+		v.Certificate = cert
+		v.Identity = certificateIdentity(cert)
+	}
+	return v, nil
+}
+
+// legacyOptions are cosign's options for what the authority requires.
+func (a *authority) legacyOptions(sig oci.Signature) (*cosign.CheckOpts, error) {
+	if a.evidence.Timestamps > 1 || a.evidence.Tlog > 1 {
+		return nil, errors.New("signatures of the older format carry one timestamp and one log entry at most")
+	}
+	co := &cosign.CheckOpts{
+		ClaimVerifier:       cosign.SimpleClaimVerifier, // without it the digest is not compared
+		Offline:             true,
+		IgnoreTlog:          a.evidence.Tlog == 0,
+		IgnoreSCT:           a.evidence.NoSCT || a.key != nil,
+		UseSignedTimestamps: a.evidence.Timestamps > 0,
+		TrustedMaterial:     a.root,
+		MaxWorkers:          1,
+	}
+	// cosign takes a signature without a timestamp even if timestamps are used.
+	if ts, err := sig.RFC3161Timestamp(); a.evidence.Timestamps > 0 && (err != nil || ts == nil) {
+		return nil, errors.New("no timestamp")
+	}
+	if a.key != nil {
+		co.SigVerifier = a.verifier
+		return co, nil
+	}
+	// Without identities cosign accepts every certificate.
+	id := cosign.Identity{Issuer: a.identity.Issuer, Subject: a.identity.Subject, SubjectRegExp: a.identity.regexp()}
+	co.Identities = []cosign.Identity{id}
+	return co, nil
+}
+
+// legacyTime is the time of signing that the required evidence vouches for,
+// checked against the window of the key.
+func (a *authority) legacyTime(sig oci.Signature, co *cosign.CheckOpts) (time.Time, error) {
+	var t time.Time
+	switch {
+	case a.evidence.Timestamps > 0:
+		ts, err := cosign.VerifyRFC3161Timestamp(sig, co)
+		if err != nil {
+			return t, err
+		}
+		t = ts.Time
+	case a.evidence.Tlog > 0:
+		b, err := sig.Bundle()
+		if err != nil {
+			return t, err
+		}
+		if b == nil {
+			return t, errors.New("no log entry")
+		}
+		t = time.Unix(b.Payload.IntegratedTime, 0)
+	}
+	if err := a.window(t); err != nil {
+		return t, err
+	}
+	return t, nil
+}
+
+// sameRepository checks the repository that a signature was made for, so that
+// a signature cannot be taken to another repository.
+func sameRepository(signedAs, reference string, mirrors map[string]string) error {
+	if m, ok := mirrors[reference]; ok {
+		reference = m
+	}
+	want, err := name.NewRepository(reference)
+	if err != nil {
+		return fmt.Errorf("reference %q: %w", reference, err)
+	}
+	got, err := name.ParseReference(signedAs) // some signers record a tag as well
+	if err != nil {
+		return fmt.Errorf("signed for %q: %w", signedAs, err)
+	}
+	if got.Context().Name() != want.Name() {
+		return fmt.Errorf("signed for %s, not for %s", got.Context().Name(), want.Name())
+	}
+	return nil
+}
