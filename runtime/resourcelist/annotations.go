@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -345,4 +346,52 @@ func removeField(n *yaml.Node, field string) {
 			return
 		}
 	}
+}
+
+// CheckInternal reports, for an item that a function changed, whether the
+// function changed an internal annotation that is not its to change (FS-40,
+// FS-41): all but path and index.
+func (it *Item) CheckInternal() error {
+	if it.prev == nil {
+		return nil
+	}
+	if it.prev.internal == it.internal || it.prev.internal == "" {
+		return nil
+	}
+	now, err := it.Annotations()
+	if err != nil {
+		return err
+	}
+	before, err := it.prev.Annotations()
+	if err != nil {
+		return err
+	}
+	for k, v := range before {
+		if !strings.HasPrefix(k, InternalPrefix) || isOrigin(k) {
+			continue
+		}
+		if w, ok := now[k]; !ok {
+			return fmt.Errorf("%s: the function removed the internal annotation %s: %w", it.meta.ID(), k, ErrInternal)
+		} else if w != v {
+			return fmt.Errorf("%s: the function changed the internal annotation %s from %q to %q: %w", it.meta.ID(), k, v, w, ErrInternal)
+		}
+	}
+	return nil
+}
+
+// internalOf is a text of the internal annotations that are not a function's
+// to change; most items have none.
+func internalOf(n *yaml.Node) string {
+	a := Get(Get(n, "metadata"), "annotations")
+	if a == nil || a.Kind != yaml.MappingNode {
+		return ""
+	}
+	var found []string
+	for i := 0; i+1 < len(a.Content); i += 2 {
+		if k := a.Content[i].Value; strings.HasPrefix(k, InternalPrefix) && !isOrigin(k) {
+			found = append(found, k+"="+deref(a.Content[i+1]).Value)
+		}
+	}
+	slices.Sort(found)
+	return strings.Join(found, "\n")
 }

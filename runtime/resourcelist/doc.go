@@ -50,6 +50,7 @@ var (
 	ErrNotResourceList = errors.New("not a ResourceList")
 	ErrItem            = errors.New("not a Kubernetes object")
 	ErrConflict        = errors.New("annotations contradict each other")
+	ErrInternal        = errors.New("internal annotations are the orchestrator's")
 )
 
 // SyntaxError says that something is not YAML or not UTF-8, and where.

@@ -16,6 +16,8 @@ type Item struct {
 	meta Meta
 	prev *Item // what it was before a function changed it
 	made bool  // by a function, from nothing
+
+	internal string // annotations that functions must keep
 }
 
 // Meta is what the orchestrator needs to know of a resource.

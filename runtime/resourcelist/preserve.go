@@ -330,3 +330,41 @@ func distinct(in []*yaml.Node, key string) bool {
 	}
 	return true
 }
+
+// Update is the item with new values, and the text of everything else as it
+// was. The values become the item's.
+func (it *Item) Update(want *yaml.Node) (*Item, error) {
+	meta, err := metaWithout(want)
+	if err != nil {
+		return nil, err
+	}
+	o, err := originOf(Get(Get(want, "metadata"), "annotations"))
+	if err != nil {
+		return nil, err
+	}
+	if meta.Path, meta.Index, err = o.since(originIn(it.meta)); err != nil {
+		return nil, fmt.Errorf("%s: %w", meta.ID(), err)
+	}
+	doc, err := it.Document()
+	if err != nil {
+		return nil, err
+	}
+	var d yaml.Node
+	if err := unmarshal(doc, &d); err != nil {
+		return nil, err
+	}
+	text, err := preserve(doc, &d, d.Content[0], want)
+	if err != nil {
+		return nil, err
+	}
+	if err := unmarshal(text, &d); err != nil {
+		return nil, err
+	}
+	if !movable(text, d.Content[0]) {
+		clearFlow(d.Content[0])
+		if text, err = Encode(d.Content[0], StyleOf(text)); err != nil {
+			return nil, err
+		}
+	}
+	return &Item{wire: indent(text), meta: meta, prev: it, internal: internalOf(want)}, nil
+}

@@ -168,7 +168,7 @@ func identify(wire []byte, n *yaml.Node, m *matcher, opts ReadOptions) (*Item, e
 	if err != nil {
 		return nil, err
 	}
-	it := &Item{wire: wire, made: opts.FromFunction}
+	it := &Item{wire: wire, made: opts.FromFunction, internal: internalOf(n)}
 	meta, err := metaWithout(n)
 	if err != nil {
 		return nil, err

@@ -219,3 +219,9 @@ func readResult(n *yaml.Node, where string) (Result, error) {
 	}
 	return r, nil
 }
+
+// ResultsOf reads the value of a results field.
+func ResultsOf(n *yaml.Node) ([]Result, error) {
+	rs, _, err := readResults(deref(n))
+	return rs, err
+}

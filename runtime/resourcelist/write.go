@@ -199,7 +199,7 @@ func FromDocument(doc []byte, path string, index int) (*Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	it := &Item{}
+	it := &Item{internal: internalOf(n)}
 	if movable(text, n) {
 		switch {
 		case path != "":

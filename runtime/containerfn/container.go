@@ -1,0 +1,358 @@
+// Package containerfn runs KRM functions that are published as container
+// images, with the command-line client of docker, podman or nerdctl.
+//
+// A container gets no network, no capabilities and no new privileges, a
+// read-only root with a small tmpfs, the user 65534 (nobody; by number,
+// because images made from scratch have no /etc/passwd), limits of memory,
+// processes and time, and the functionConfig as a file below /local (CF-15 to
+// CF-18, FS-30). An image is run by its digest and never by a tag.
+package containerfn
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/runtime"
+	"github.com/krmcat/krmcat/runtime/internal/process"
+)
+
+// PullPolicy says when images are pulled.
+type PullPolicy string
+
+// The pull policies. Whatever the policy, what is run has the digest asked
+// for.
+const (
+	PullMissing PullPolicy = "missing" // the default
+	PullAlways  PullPolicy = "always"
+	PullNever   PullPolicy = "never"
+)
+
+// Executor runs the container runtimes of functions. The zero value finds an
+// engine by itself. It is safe for concurrent use.
+type Executor struct {
+	// Engine is docker, podman or nerdctl; empty means the first of them
+	// that answers.
+	Engine string
+	Pull   PullPolicy
+	// Env is the environment of the engine's client, which needs the user's
+	// home and settings; functions get nothing of it. Nil means an empty one.
+	Env []string
+	// Log may be nil.
+	Log *slog.Logger
+
+	mu    sync.Mutex
+	found *engine
+}
+
+// Prepare implements [runtime.Executor]. The image is pulled when the policy
+// says always; otherwise the first run pulls it if it is missing, so that a
+// run costs one call of the engine.
+func (x *Executor) Prepare(ctx context.Context, rt catalog.Runtime, g runtime.Grants, l runtime.Limits) (runtime.Function, error) {
+	c := rt.Container
+	if c == nil {
+		return nil, fmt.Errorf("not a container: %w", errors.ErrUnsupported)
+	}
+	if c.Digest == "" {
+		return nil, fmt.Errorf("image %s: %w", c.Image, catalog.ErrNoDigest)
+	}
+	if err := c.Digest.Validate(); err != nil {
+		return nil, fmt.Errorf("image %s: digest %q: %w: %w", c.Image, c.Digest, err, catalog.ErrNoDigest)
+	}
+	name, err := imageName(c.Image)
+	if err != nil {
+		return nil, err
+	}
+	if err := granted(c, g); err != nil {
+		return nil, err
+	}
+	e, err := x.engine()
+	if err != nil {
+		return nil, err
+	}
+	f := &function{name: c.Image, image: name + "@" + c.Digest.String(), spec: *c, grants: g, limits: l, engine: e, x: x}
+	if x.Pull == PullAlways {
+		if err := f.pull(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// Local prepares an image of the engine's own storage that the user has named
+// (by any reference or ID); it is run by its ID, so a tag cannot move between
+// two runs. The error wraps [os.ErrNotExist] if the engine has no such image.
+func (x *Executor) Local(ctx context.Context, c catalog.Container, g runtime.Grants, l runtime.Limits) (runtime.Function, error) {
+	if _, err := imageName(c.Image); err != nil {
+		return nil, err
+	}
+	if err := granted(&c, g); err != nil {
+		return nil, err
+	}
+	e, err := x.engine()
+	if err != nil {
+		return nil, err
+	}
+	out, stderr, err := x.call(ctx, e, inspectTime, "image", "inspect", "--format", "{{.Id}}", c.Image)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("%s has no image %s: %s: %w", e.name, c.Image, firstLine(stderr), os.ErrNotExist)
+	}
+	id := strings.TrimSpace(string(out))
+	if !strings.Contains(id, ":") {
+		id = "sha256:" + id
+	}
+	if err := digest.Digest(id).Validate(); err != nil {
+		return nil, fmt.Errorf("%s gives the ID %q for image %s", e.name, id, c.Image)
+	}
+	return &function{name: c.Image, image: id, local: true, spec: c, grants: g, limits: l, engine: e, x: x}, nil
+}
+
+// granted checks what the function declares against what the user allows
+// (KC-075, KC-076). What is not declared is not given, even when allowed.
+func granted(c *catalog.Container, g runtime.Grants) error {
+	if c.RequireNetwork && !g.Network {
+		return &runtime.GrantError{Name: c.Image, Needs: "network", Why: "the catalog says that it uses the network"}
+	}
+	if c.RequireStorageMount && !g.StorageMount {
+		return &runtime.GrantError{Name: c.Image, Needs: "storage mount", Why: "the catalog says that it reads files of this machine"}
+	}
+	for _, m := range g.Mounts {
+		for _, p := range []string{m.Source, m.Target} {
+			if !filepath.IsAbs(p) || strings.ContainsAny(p, ":,\x00\n") {
+				return fmt.Errorf("mount %s:%s: both are absolute paths without colons and commas", m.Source, m.Target)
+			}
+		}
+	}
+	return nil
+}
+
+// imageName is an image reference without tag and digest.
+func imageName(image string) (string, error) {
+	if image == "" || strings.HasPrefix(image, "-") || strings.ContainsAny(image, " \t\n\x00\"'\\$`;|&<>") {
+		return "", fmt.Errorf("image %q is not a reference", image)
+	}
+	name, _, _ := strings.Cut(image, "@")
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name = name[:i]
+	}
+	return name, nil
+}
+
+type function struct {
+	name, image string
+	local       bool
+	spec        catalog.Container
+	grants      runtime.Grants
+	limits      runtime.Limits
+	engine      *engine
+	x           *Executor
+}
+
+// Run implements [runtime.Function].
+func (f *function) Run(ctx context.Context, stdio runtime.Stdio) error {
+	input, err := replayable(stdio.Stdin)
+	if err != nil {
+		return fmt.Errorf("function %s: reading its input: %w", f.name, err)
+	}
+	stdio.Stdin = input
+	err = f.run(ctx, stdio)
+	if !isMissingImage(err) || f.local || f.x.Pull == PullNever {
+		return f.explain(err)
+	}
+	if err := f.pull(ctx); err != nil {
+		return err
+	}
+	if _, err := input.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("function %s: %w", f.name, err)
+	}
+	return f.explain(f.run(ctx, stdio))
+}
+
+// replayable makes it possible to start again after the image was pulled.
+func replayable(r io.Reader) (io.ReadSeeker, error) {
+	if r == nil {
+		return bytes.NewReader(nil), nil
+	}
+	if s, ok := r.(*bytes.Reader); ok {
+		return s, nil
+	}
+	data, err := io.ReadAll(r)
+	return bytes.NewReader(data), err
+}
+
+func (f *function) run(ctx context.Context, stdio runtime.Stdio) error {
+	l := f.limits.WithDefaults()
+	tmp, remove, err := process.TempDir()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	container := "krmcat-" + strings.ToLower(rand.Text()[:16])
+	args := f.engine.run(container, l)
+	if f.spec.RequireNetwork {
+		args = append(args, f.engine.network()...)
+	} else {
+		args = append(args, "--network", "none")
+	}
+	user := nobody
+	if f.spec.RequireStorageMount {
+		for _, m := range f.grants.Mounts {
+			mode := "ro"
+			if m.Writable {
+				mode, user = "rw", callerUser()
+			}
+			args = append(args, "--volume", m.Source+":"+m.Target+":"+mode)
+		}
+	}
+	args = append(args, "--user", user)
+	if len(stdio.FunctionConfig) > 0 {
+		dir := filepath.Join(tmp, "local")
+		// The folder above is this user's alone; these two are what the
+		// container's user must be able to read.
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "functionConfig.yaml"), stdio.FunctionConfig, 0o644), os.Chmod(dir, 0o755)); err != nil {
+			return fmt.Errorf("function %s: writing functionConfig for /local: %w", f.name, err)
+		}
+		args = append(args, "--volume", dir+":/local:"+f.engine.readOnlyVolume())
+	}
+	for _, e := range append([]string{"HOME=/tmp", "TMPDIR=/tmp"}, f.grants.Env...) {
+		args = append(args, "--env", e)
+	}
+	args = append(args, f.image)
+	return process.Run(ctx, process.Spec{
+		Name:   f.name,
+		Path:   f.engine.path,
+		Args:   args,
+		Env:    f.x.Env,
+		Stdio:  stdio,
+		Limits: l,
+		Killed: func() { f.remove(container) },
+	})
+}
+
+// remove kills a container whose client was killed: the container goes on
+// without it. The function's context has ended, so this has a time of its own.
+func (f *function) remove(container string) {
+	ctx, stop := context.WithTimeout(context.Background(), removeTime)
+	defer stop()
+	if _, stderr, err := f.x.call(ctx, f.engine, removeTime, "rm", "--force", container); err != nil && f.x.Log != nil {
+		f.x.Log.WarnContext(ctx, "container may still be running", "engine", f.engine.name, "container", container, "stderr", firstLine(stderr))
+	}
+}
+
+const (
+	inspectTime = 20 * time.Second
+	pullTime    = 10 * time.Minute
+	removeTime  = 30 * time.Second
+)
+
+// nobody is the user of functions. By number: looking up the name fails in
+// images without /etc/passwd.
+const nobody = "65534:65534"
+
+// callerUser is who writes to a folder that the user has mounted writable.
+// Root stays nobody: a function is never given root.
+func callerUser() string {
+	if uid := os.Getuid(); uid > 0 {
+		return strconv.Itoa(uid) + ":" + strconv.Itoa(os.Getgid())
+	}
+	return nobody
+}
+
+func (f *function) pull(ctx context.Context) error {
+	if f.x.Log != nil {
+		f.x.Log.InfoContext(ctx, "pulling image", "engine", f.engine.name, "image", f.image)
+	}
+	args := append([]string{"pull", "--quiet"}, f.engine.insecure(f.image)...)
+	_, stderr, err := f.x.call(ctx, f.engine, pullTime, append(args, f.image)...)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	text := strings.ToLower(string(stderr))
+	why := fmt.Errorf("pulling image %s with %s: %s", f.image, f.engine.name, lastLine(stderr))
+	switch {
+	case containsAny(text, "no matching manifest", "no image found in manifest list", "no image found in image index", "does not match the specified platform", "exec format"):
+		return fmt.Errorf("%w: %w", why, runtime.ErrUnavailable)
+	case containsAny(text, "manifest unknown", "not found", "name unknown", "no such image", "repository does not exist"):
+		return fmt.Errorf("%w: %w", why, os.ErrNotExist)
+	case containsAny(text, "digest did not match", "does not match digest", "failed size validation", "digest mismatch", "unexpected digest"):
+		return fmt.Errorf("%w: %w", why, runtime.ErrIntegrity)
+	}
+	return why
+}
+
+// explain turns an error of the engine, which has exit codes of its own, into
+// one that says so.
+func (f *function) explain(err error) error {
+	fe, ok := errors.AsType[*runtime.FunctionError](err)
+	if !ok || fe.ExitCode != 125 && fe.ExitCode != 126 && fe.ExitCode != 127 || !f.engine.speaks(fe.Stderr) {
+		return err
+	}
+	text := lastLine([]byte(fe.Stderr))
+	switch {
+	case isMissingImage(err):
+		return fmt.Errorf("%s has no image %s, and pulling is off: %w", f.engine.name, f.image, os.ErrNotExist)
+	case containsAny(strings.ToLower(fe.Stderr), "exec format error"):
+		return fmt.Errorf("image %s is for another platform than this machine: %s: %w", f.image, text, runtime.ErrUnavailable)
+	}
+	return fmt.Errorf("%s could not run image %s: %s: %w", f.engine.name, f.image, text, runtime.ErrUnavailable)
+}
+
+func isMissingImage(err error) bool {
+	fe, ok := errors.AsType[*runtime.FunctionError](err)
+	return ok && fe.ExitCode == 125 && containsAny(strings.ToLower(fe.Stderr), "no such image", "image not known", "unable to find image", "not found locally", "image is not present")
+}
+
+func containsAny(s string, subs ...string) bool {
+	for _, sub := range subs {
+		if strings.Contains(s, sub) {
+			return true
+		}
+	}
+	return false
+}
+
+func firstLine(b []byte) string {
+	s, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	return s
+}
+
+func lastLine(b []byte) string {
+	s := strings.TrimSpace(string(b))
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}
+
+// call runs the engine's client for something else than a function.
+func (x *Executor) call(ctx context.Context, e *engine, limit time.Duration, args ...string) (stdout, stderr []byte, err error) {
+	ctx, stop := context.WithTimeout(ctx, limit)
+	defer stop()
+	cmd := exec.CommandContext(ctx, e.path, args...)
+	cmd.Env = x.Env
+	if cmd.Env == nil {
+		cmd.Env = []string{}
+	}
+	cmd.WaitDelay = 2 * time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.Bytes(), errs.Bytes(), err
+}

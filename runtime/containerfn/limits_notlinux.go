@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package containerfn
+
+func maxProcesses() int { return 0 }

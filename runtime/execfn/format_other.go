@@ -1,0 +1,5 @@
+//go:build !unix
+
+package execfn
+
+func isExecFormat(error) bool { return false }

@@ -1,0 +1,517 @@
+// Package pkgdir reads directories of resources into items and writes items
+// back.
+//
+// Everything goes through an [os.Root]: no path of an item, and no symbolic
+// link in the directory, leads out of it. Files that nothing changed are not
+// touched. A write either happens as a whole or leaves the directory as it
+// was.
+package pkgdir
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/krmcat/krmcat/runtime/resourcelist"
+)
+
+// Limits of what is read.
+const (
+	MaxFile  = 64 << 20
+	MaxFiles = 100_000
+)
+
+// ErrCollision means that an item would be written over something that is no
+// resource of the directory, or over another item.
+var ErrCollision = errors.New("would overwrite something else")
+
+// Dir is a directory whose resources have been read.
+type Dir struct {
+	// Items are the resources, by path and then by position in the file.
+	Items []*resourcelist.Item
+	// Skipped are files that look like YAML and hold something else, or
+	// links, with the reason. They are left alone.
+	Skipped []Skipped
+
+	root  *os.Root
+	files map[string]*file
+}
+
+// Skipped is a file that was left alone.
+type Skipped struct{ Path, Reason string }
+
+// file is a file with resources. Its documents, put together, are its text.
+type file struct {
+	data []byte
+	mode fs.FileMode
+	docs []document
+}
+
+type document struct {
+	head []byte // separator line and what stands between
+	text []byte
+	item *resourcelist.Item // nil for an empty document
+}
+
+// Read reads the resources of a directory and its subdirectories: the files
+// *.yaml and *.yml. A file with a document that is no resource is skipped;
+// one that is not YAML is an error. Directories whose names start with a dot
+// are not entered, links are not followed. The caller closes the Dir.
+func Read(dir string) (*Dir, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{root: root, files: map[string]*file{}}
+	if err := d.read(); err != nil {
+		_ = root.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close releases the directory.
+func (d *Dir) Close() error { return d.root.Close() }
+
+func (d *Dir) read() error {
+	n := 0
+	return fs.WalkDir(d.root.FS(), ".", func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := path.Base(p)
+		if e.IsDir() {
+			if p != "." && strings.HasPrefix(name, ".") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !isYAML(name) || strings.HasPrefix(name, tempPrefix) {
+			return nil
+		}
+		if !e.Type().IsRegular() {
+			d.Skipped = append(d.Skipped, Skipped{p, "not a regular file"})
+			return nil
+		}
+		if n++; n > MaxFiles {
+			return fmt.Errorf("more than %d files with resources", MaxFiles)
+		}
+		f, reason, err := d.readFile(p)
+		if err != nil {
+			return err
+		}
+		if reason != "" {
+			d.Skipped = append(d.Skipped, Skipped{p, reason})
+			return nil
+		}
+		d.files[p] = f
+		for _, doc := range f.docs {
+			if doc.item != nil {
+				d.Items = append(d.Items, doc.item)
+			}
+		}
+		return nil
+	})
+}
+
+func isYAML(name string) bool {
+	return strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") || name == "Kptfile"
+}
+
+func (d *Dir) readFile(p string) (*file, string, error) {
+	in, err := d.root.Open(p)
+	if err != nil {
+		return nil, "", err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return nil, "", err
+	}
+	data, err := io.ReadAll(io.LimitReader(in, MaxFile+1))
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", p, err)
+	}
+	if len(data) > MaxFile {
+		return nil, "", fmt.Errorf("%s: larger than %d bytes", p, MaxFile)
+	}
+	if err := resourcelist.CheckPath(p); err != nil {
+		return nil, err.Error(), nil
+	}
+	f := &file{data: data, mode: info.Mode().Perm()}
+	f.docs = splitDocuments(data)
+	line, index := 1, 0
+	for i := range f.docs {
+		doc := &f.docs[i]
+		line += bytes.Count(doc.head, []byte("\n"))
+		if !blank(doc.text) {
+			it, err := resourcelist.FromDocument(doc.text, p, index)
+			if errors.Is(err, resourcelist.ErrItem) {
+				return nil, fmt.Sprintf("document %d is no resource: %v", i+1, err), nil
+			}
+			if se, ok := errors.AsType[*resourcelist.SyntaxError](err); ok {
+				return nil, "", fmt.Errorf("%s:%d: %s", p, line+max(se.Line, 1)-1, se.Msg)
+			}
+			if err != nil {
+				return nil, "", fmt.Errorf("%s:%d: %w", p, line, err)
+			}
+			doc.item = it
+			index++
+		}
+		line += bytes.Count(doc.text, []byte("\n"))
+	}
+	if index == 0 {
+		return nil, "it holds no resource", nil
+	}
+	return f, "", nil
+}
+
+// blank reports whether a document is only comments, directives and white
+// space.
+func blank(text []byte) bool {
+	for line := range bytes.Lines(bytes.TrimPrefix(text, []byte("\ufeff"))) {
+		if t := bytes.TrimSpace(line); len(t) > 0 && t[0] != '#' && line[0] != '%' {
+			return false
+		}
+	}
+	return true
+}
+
+// splitDocuments splits a stream at its separators. Comments before the first
+// separator stay with the separator.
+func splitDocuments(data []byte) []document {
+	var docs []document
+	var head []byte
+	start, pos := 0, 0
+	add := func(end int) { docs = append(docs, document{head: head, text: data[start:end:end]}) }
+	for line := range bytes.Lines(data) {
+		at := pos
+		pos += len(line)
+		if !isSeparator(line) {
+			continue
+		}
+		if len(docs) == 0 && head == nil && blank(data[:at]) {
+			head, start = data[:pos:pos], pos
+			continue
+		}
+		add(at)
+		head, start = line, pos
+	}
+	if start < len(data) || head != nil {
+		add(len(data))
+	}
+	return docs
+}
+
+// isSeparator reports whether a line is nothing but a separator. One with
+// content behind it, which YAML allows, is part of its document; such a
+// document is written anew when it changes.
+func isSeparator(line []byte) bool {
+	if !bytes.HasPrefix(line, []byte("---")) {
+		return false
+	}
+	t := bytes.TrimSpace(line[3:])
+	return len(t) == 0 || t[0] == '#' && (line[3] == ' ' || line[3] == '\t')
+}
+
+// Documents splits a stream of YAML documents into items without paths; every
+// document must be a resource.
+func Documents(data []byte) ([]*resourcelist.Item, error) {
+	var items []*resourcelist.Item
+	line := 1
+	for _, doc := range splitDocuments(data) {
+		line += bytes.Count(doc.head, []byte("\n"))
+		if !blank(doc.text) {
+			it, err := resourcelist.FromDocument(doc.text, "", 0)
+			if se, ok := errors.AsType[*resourcelist.SyntaxError](err); ok {
+				return nil, fmt.Errorf("line %d: %s", line+max(se.Line, 1)-1, se.Msg)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("line %d: %w", line, err)
+			}
+			items = append(items, it)
+		}
+		line += bytes.Count(doc.text, []byte("\n"))
+	}
+	return items, nil
+}
+
+// Change is what writing does to one file.
+type Change struct {
+	Path   string
+	Before []byte // nil if the file is new
+	After  []byte // nil if the file goes
+}
+
+// Changes works out what the files become when items are what the directory
+// holds: items that functions changed, removed, and created. Nothing is
+// written. New items without a path get NAME_KIND.yaml (in lower case).
+//
+// Errors wrap [ErrCollision] or say which path is not allowed.
+func (d *Dir) Changes(items []*resourcelist.Item) ([]Change, error) {
+	byPath, err := d.place(items)
+	if err != nil {
+		return nil, err
+	}
+	var changes []Change
+	for _, p := range slices.Sorted(keys(byPath)) {
+		c, err := d.compose(p, byPath[p])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p, err)
+		}
+		if c != nil {
+			changes = append(changes, *c)
+		}
+	}
+	for _, p := range slices.Sorted(keys(d.files)) {
+		if _, ok := byPath[p]; !ok {
+			changes = append(changes, Change{Path: p, Before: d.files[p].data})
+		}
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
+	return changes, nil
+}
+
+func keys[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// place sorts items into files. It decides where new items go.
+func (d *Dir) place(items []*resourcelist.Item) (map[string][]*resourcelist.Item, error) {
+	byPath := map[string][]*resourcelist.Item{}
+	taken := map[string]map[int]*resourcelist.Item{}
+	var homeless []*resourcelist.Item
+	for _, it := range items {
+		m := it.Meta()
+		if m.Path == "" {
+			homeless = append(homeless, it)
+			continue
+		}
+		if err := resourcelist.CheckPath(m.Path); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.ID(), err)
+		}
+		if err := d.free(m.Path); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.ID(), err)
+		}
+		if m.Index >= 0 {
+			at := taken[m.Path]
+			if at == nil {
+				at = map[int]*resourcelist.Item{}
+				taken[m.Path] = at
+			}
+			if other := at[m.Index]; other != nil {
+				return nil, fmt.Errorf("%s and %s have the same place, %s index %d: %w", other.Meta().ID(), m.ID(), m.Path, m.Index, ErrCollision)
+			}
+			at[m.Index] = it
+		}
+		byPath[m.Path] = append(byPath[m.Path], it)
+	}
+	for _, list := range byPath {
+		// Items without an index come after those that have one.
+		slices.SortStableFunc(list, func(a, b *resourcelist.Item) int { return order(a) - order(b) })
+	}
+	for _, it := range homeless {
+		p, err := d.newPath(it.Meta(), byPath)
+		if err != nil {
+			return nil, err
+		}
+		byPath[p] = append(byPath[p], it)
+	}
+	return byPath, nil
+}
+
+func order(it *resourcelist.Item) int {
+	if i := it.Meta().Index; i >= 0 {
+		return i
+	}
+	return 1 << 30
+}
+
+// free reports an error if a path is something else than a file with
+// resources or nothing yet.
+func (d *Dir) free(p string) error {
+	if _, ok := d.files[p]; ok {
+		return nil
+	}
+	info, err := d.root.Lstat(p)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return d.insideTree(p)
+	case err != nil:
+		return fmt.Errorf("path %q: %w", p, err)
+	case info.IsDir():
+		return fmt.Errorf("path %q is a folder: %w", p, ErrCollision)
+	}
+	return fmt.Errorf("path %q is a file that is not among the resources: %w", p, ErrCollision)
+}
+
+// insideTree makes sure that the folders of a new file are folders.
+func (d *Dir) insideTree(p string) error {
+	for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
+		info, err := d.root.Lstat(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("path %q: %w", p, err)
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("path %q: %q is not a folder: %w", p, dir, ErrCollision)
+		}
+	}
+	return nil
+}
+
+// newPath is where an item without a path goes: NAME_KIND.yaml, with the
+// namespace in front if that is taken.
+func (d *Dir) newPath(m resourcelist.Meta, byPath map[string][]*resourcelist.Item) (string, error) {
+	base := fileName(m.Name) + "_" + fileName(m.Kind)
+	candidates := []string{base}
+	if m.Namespace != "" {
+		candidates = append(candidates, fileName(m.Namespace)+"_"+base)
+	}
+	for n := 2; n < 1000; n++ {
+		candidates = append(candidates, fmt.Sprintf("%s-%d", candidates[min(1, len(candidates)-1)], n))
+		if n == 20 {
+			break
+		}
+	}
+	for _, c := range candidates {
+		p := c + ".yaml"
+		if _, ok := byPath[p]; ok {
+			continue
+		}
+		if _, err := d.root.Lstat(p); errors.Is(err, fs.ErrNotExist) {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%s: no free name for its file: %w", m.ID(), ErrCollision)
+}
+
+// fileName makes a name safe as part of a file name.
+func fileName(s string) string {
+	s = strings.ToLower(s)
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
+			return r
+		}
+		return '-'
+	}, s)
+}
+
+// compose is what becomes of one file; nil if it stays.
+func (d *Dir) compose(p string, items []*resourcelist.Item) (*Change, error) {
+	f := d.files[p]
+	if f != nil && f.holds(items) {
+		return nil, nil
+	}
+	var b bytes.Buffer
+	var before []byte
+	docs := map[*resourcelist.Item]document{}
+	if f != nil {
+		before = f.data
+		for i, doc := range f.docs {
+			if doc.item != nil {
+				docs[doc.item] = doc
+			} else if i == 0 || i == len(f.docs)-1 {
+				continue // comments alone, kept below
+			}
+		}
+	}
+	for i, it := range items {
+		text, head, err := d.text(it, docs)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case i == 0 && f != nil && len(f.docs) > 0 && blank(f.docs[0].text) && f.docs[0].item == nil:
+			b.Write(f.docs[0].head)
+			b.Write(f.docs[0].text)
+			if b.Len() > 0 {
+				b.WriteString("---\n")
+			}
+		case i == 0 && f != nil && len(f.docs) > 0:
+			b.Write(f.docs[0].head)
+		case i == 0:
+		case head != nil:
+			endLine(&b)
+			b.Write(head)
+		default:
+			endLine(&b)
+			b.WriteString("---\n")
+		}
+		b.Write(text)
+	}
+	if bytes.Equal(b.Bytes(), before) && f != nil {
+		return nil, nil
+	}
+	return &Change{Path: p, Before: before, After: b.Bytes()}, nil
+}
+
+func endLine(b *bytes.Buffer) {
+	if n := b.Len(); n > 0 && b.Bytes()[n-1] != '\n' {
+		b.WriteByte('\n')
+	}
+}
+
+// holds reports whether a file is made of exactly these items.
+func (f *file) holds(items []*resourcelist.Item) bool {
+	i := 0
+	for _, doc := range f.docs {
+		if doc.item == nil {
+			continue
+		}
+		if i == len(items) || items[i] != doc.item {
+			return false
+		}
+		i++
+	}
+	return i == len(items)
+}
+
+// text is an item as it is written, and the separator it had; from the file's
+// own text where there is one.
+func (d *Dir) text(it *resourcelist.Item, here map[*resourcelist.Item]document) (text, head []byte, err error) {
+	origin := it.Origin()
+	if origin == nil {
+		text, err = resourcelist.Strip(it)
+		return text, nil, err
+	}
+	doc, ok := here[origin]
+	if !ok {
+		// It comes from another file.
+		if f := d.files[origin.Meta().Path]; f != nil {
+			for _, o := range f.docs {
+				if o.item == origin {
+					doc, ok = o, true
+					doc.head = nil
+				}
+			}
+		}
+	}
+	if !ok {
+		text, err = resourcelist.Strip(it)
+		return text, nil, err
+	}
+	head = doc.head
+	if len(head) > 0 && !bytes.HasPrefix(head, []byte("---")) {
+		head = nil // the comments at the top of the file stay there
+	}
+	if it == origin {
+		return doc.text, head, nil
+	}
+	text, err = resourcelist.Preserve(doc.text, it)
+	return text, head, err
+}
