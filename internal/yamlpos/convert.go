@@ -66,9 +66,11 @@ func (c *converter) value(n *yaml.Node) any {
 		}
 	}
 	// The reader has limited how deep the text nests; aliases can nest deeper.
-	c.depth++
-	defer func() { c.depth-- }()
-	if c.depth > c.p.limits.Depth+1 {
+	if n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode {
+		c.depth++
+		defer func() { c.depth-- }()
+	}
+	if c.depth > c.p.limits.Depth {
 		c.failed = true
 		c.problem(n, Limit, fmt.Sprintf("nested more than %d levels deep", c.p.limits.Depth), "")
 		return nil

@@ -33,8 +33,9 @@ func readJSON(f *File, limits Limits) ([]*Document, []Problem, *Problem) {
 			return docs, r.problems, nil
 		}
 		if pr, ok := errors.AsType[limitError](err); ok {
-			// Reading on would need to find the end of the value first.
-			return docs, append(r.problems, Problem(pr)), nil
+			// As YAML, the documents behind it can be found.
+			limit := Problem(pr)
+			return nil, nil, &limit
 		}
 		if err != nil && len(docs) > 0 {
 			if rest := strings.TrimLeft(f.text[end:], " \t\r\n"); rest != "" && rest[0] != '{' && rest[0] != '[' {

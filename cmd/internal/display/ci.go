@@ -48,7 +48,7 @@ func (r *Report) writeJUnit(w io.Writer) error {
 			if d.Pos.File != file {
 				continue
 			}
-			line := fmt.Sprintf("%s: %s %s: %s", Visible(d.Pos.String()), d.Severity, d.Rule, message(d))
+			line := fmt.Sprintf("%s: %s: %s", Visible(d.Pos.String()), strings.TrimSpace(d.Severity.String()+" "+d.Rule), message(d))
 			if d.Severity != schema.Error {
 				talk = append(talk, line)
 				continue
@@ -90,7 +90,7 @@ func (r *Report) writeGitHub(w io.Writer) error {
 		if d.Pos.Line > 0 {
 			fmt.Fprintf(b, ",line=%d,col=%d,endColumn=%d", d.Pos.Line, d.Pos.Column, d.Pos.Column+max(1, d.Width))
 		}
-		fmt.Fprintf(b, ",title=%s::%s\n", githubProperty.Replace("krmcat "+d.Rule), githubData.Replace(message(d)))
+		fmt.Fprintf(b, ",title=%s::%s\n", githubProperty.Replace(strings.TrimSpace("krmcat "+d.Rule)), githubData.Replace(message(d)))
 	}
 	if err := b.Flush(); err != nil {
 		return fmt.Errorf("writing output: %w", err)

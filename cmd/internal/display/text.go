@@ -43,7 +43,7 @@ func (r *Report) writeText(w io.Writer) error {
 		case schema.Notice:
 			color = blue
 		}
-		fmt.Fprintf(b, "%s: %s: ", p.paint(bold, Visible(d.Pos.String())), p.paint(color, d.Severity.String()+" "+d.Rule))
+		fmt.Fprintf(b, "%s: %s: ", p.paint(bold, Visible(d.Pos.String())), p.paint(color, strings.TrimSpace(d.Severity.String()+" "+d.Rule)))
 		if d.Path != "" {
 			fmt.Fprintf(b, "%s: ", Visible(d.Path))
 		}
