@@ -28,8 +28,8 @@ const (
 )
 
 // Signer attaches a signature to a subject in a repository and returns the
-// descriptor of the signature's manifest. A subject that carries its
-// signature already gets no second one.
+// descriptor of the signature's manifest. For a subject that carries its
+// signature already it does nothing and returns the zero descriptor.
 type Signer interface {
 	Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error)
 }
@@ -68,7 +68,8 @@ type PublishedPart struct {
 	Reference string        `json:"reference"`
 	Digest    digest.Digest `json:"digest"`
 	Pushed    bool          `json:"pushed"`
-	Signature digest.Digest `json:"signature,omitempty"`
+	Signed    bool          `json:"signed"`
+	Signature digest.Digest `json:"signature,omitempty"` // the new one; empty if there was one
 }
 
 // IsRelease reports whether a tag names a release: a semantic version, with or
@@ -143,7 +144,7 @@ func (c *Client) Publish(ctx context.Context, name string, data []byte, ref Refe
 			if err != nil {
 				return nil, fmt.Errorf("signing %s: %w", part.Reference, Classify(err))
 			}
-			part.Signature = sig.Digest
+			part.Signed, part.Signature = true, sig.Digest
 		}
 		res.Pushed = res.Pushed || part.Pushed
 		res.Artifacts = append(res.Artifacts, part)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/krmcat/krmcat/registry/regtest"
 )
 
 func TestMain(m *testing.M) {
@@ -36,6 +38,12 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"authregistry": cmdAuthRegistry,
+			"registry": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) != 0 {
+					ts.Fatalf("usage: registry")
+				}
+				ts.Setenv("REGISTRY", regtest.NewServer(t).Host)
+			},
 		},
 	})
 }

@@ -25,13 +25,19 @@ type Stdio struct {
 // Main and handed down; commands read no environment variables themselves.
 type env struct {
 	Stdio
-	Getenv func(string) string
+	LookupEnv func(string) (string, bool)
+}
+
+// Getenv is the value of an environment variable, empty if it is not set.
+func (e *env) Getenv(name string) string {
+	v, _ := e.LookupEnv(name)
+	return v
 }
 
 // Main runs the command line and returns the exit code. It is the only place
 // that prints errors.
 func Main(ctx context.Context, args []string, stdio Stdio) int {
-	e := &env{Stdio: stdio, Getenv: os.Getenv}
+	e := &env{Stdio: stdio, LookupEnv: os.LookupEnv}
 	root := newRootCmd(e)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -44,6 +50,8 @@ var commands = []func(*env) *cobra.Command{
 	newLoginCmd,
 	newLogoutCmd,
 	newValidateCmd,
+	newPublishCmd,
+	newPullCmd,
 	newVersionCmd,
 }
 

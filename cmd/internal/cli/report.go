@@ -139,6 +139,12 @@ func hintFor(err error) string {
 		return he.hint
 	}
 	switch {
+	case errors.Is(err, signing.ErrUnsigned):
+		return "ask its publisher for a signed release, or sign it with krmcat sign"
+	case errors.Is(err, signing.ErrPolicy):
+		return "check that --key is the publisher's public key; krmcat tree REFERENCE shows who signed"
+	case errors.Is(err, signing.ErrKey):
+		return "check the key's file and COSIGN_PASSWORD"
 	case errors.Is(err, catalog.ErrUntrusted):
 		return "add --trusted-catalog with the location of the catalog if you trust it"
 	case errors.Is(err, runtime.ErrNotGranted):

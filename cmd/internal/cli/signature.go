@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+	"oras.land/oras-go/v2"
+
+	"github.com/krmcat/krmcat/registry"
+	"github.com/krmcat/krmcat/signing"
+)
+
+// keyFlags name the private key to sign with.
+type keyFlags struct {
+	Key    string
+	Legacy bool
+}
+
+func (f *keyFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.Key, "key", "", "private key to sign with: a `file` from krmcat keygen or cosign generate-key-pair, a PEM file, or env://NAME; the password is in COSIGN_PASSWORD or asked for")
+	fs.BoolVar(&f.Legacy, "legacy", true, "also write the older signature format, which cosign before v3 looks for by default")
+}
+
+// load reads the key; closing the signer wipes it.
+func (f *keyFlags) load(ctx context.Context, e *env) (*signing.KeySigner, error) {
+	return signing.LoadSigner(ctx, signing.KeyOptions{
+		Ref:      f.Key,
+		Getenv:   e.Getenv,
+		Password: func() ([]byte, error) { return e.password("Password for the private key: ") },
+	})
+}
+
+// password is COSIGN_PASSWORD, even if it is empty, or what is typed at a
+// terminal.
+func (e *env) password(prompt string) ([]byte, error) {
+	if p, ok := e.LookupEnv("COSIGN_PASSWORD"); ok {
+		return []byte(p), nil
+	}
+	f, ok := e.In.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, withHint(errors.New("the key is encrypted and there is no terminal to ask for its password at"), "set COSIGN_PASSWORD")
+	}
+	printf(e.Err, "%s", prompt)
+	p, err := term.ReadPassword(int(f.Fd()))
+	printf(e.Err, "\n")
+	if err != nil {
+		return nil, fmt.Errorf("reading the password: %w", err)
+	}
+	return p, nil
+}
+
+// signingFlags are those of commands that sign what they push.
+type signingFlags struct {
+	keyFlags
+	Sign bool
+}
+
+func (f *signingFlags) add(fs *pflag.FlagSet) {
+	f.keyFlags.add(fs)
+	fs.BoolVar(&f.Sign, "sign", true, "sign what is published; --sign=false leaves it unsigned")
+}
+
+// signer returns nil if nothing shall be signed.
+func (f *signingFlags) signer(ctx context.Context, e *env) (s registry.Signer, done func(), err error) {
+	if !f.Sign {
+		if f.Key != "" {
+			return nil, nil, usagef("--key and --sign=false exclude each other")
+		}
+		printf(e.Err, "krmcat: warning: what is published is not signed, so nobody can tell whether it is yours\n")
+		return nil, func() {}, nil
+	}
+	if f.Key == "" {
+		return nil, nil, withHint(usagef("no key to sign with: give --key, or --sign=false to publish unsigned"), "make a key pair with krmcat keygen")
+	}
+	k, err := f.load(ctx, e)
+	if err != nil {
+		return nil, nil, err
+	}
+	return onceSigner{k, signing.SignOptions{Legacy: f.Legacy}}, k.Close, nil
+}
+
+// onceSigner signs what the key has not signed yet.
+type onceSigner struct {
+	key  *signing.KeySigner
+	opts signing.SignOptions
+}
+
+func (s onceSigner) Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error) {
+	signed, err := s.key.Signed(ctx, target, reference, subject, s.opts)
+	if err != nil || signed {
+		return ocispec.Descriptor{}, err
+	}
+	return s.key.With(s.opts).Sign(ctx, target, reference, subject)
+}
+
+// verifyFlags say which signatures are accepted.
+type verifyFlags struct {
+	Keys []string
+}
+
+func (f *verifyFlags) add(fs *pflag.FlagSet) {
+	fs.StringArrayVar(&f.Keys, "key", nil, "public key that must have signed: a PEM `file`, or env://NAME; repeatable, any of them will do")
+}
+
+func (f *verifyFlags) wanted() bool { return len(f.Keys) > 0 }
+
+func (f *verifyFlags) policy(e *env) (signing.Policy, error) {
+	var p signing.Policy
+	for _, ref := range f.Keys {
+		data, err := readKeyText(e, ref)
+		if err != nil {
+			return p, err
+		}
+		k, err := signing.LoadPublicKey(data)
+		if err != nil {
+			return p, fmt.Errorf("key %s: %w", ref, err)
+		}
+		p.Keys = append(p.Keys, k)
+	}
+	return p, nil
+}
+
+// artifact verifies the signature of a manifest and says who made it.
+func (f *verifyFlags) artifact(ctx context.Context, client *registry.Client, policy signing.Policy, ref registry.Reference, subject ocispec.Descriptor) (string, error) {
+	repo, err := client.Repository(ref)
+	if err != nil {
+		return "", err
+	}
+	v, err := signing.Checker{}.Verify(ctx, repo, ref.Name(), subject, policy)
+	if err != nil {
+		return "", fmt.Errorf("verifying the signature of %s: %w", ref, registry.Classify(err))
+	}
+	return signedBy(v), nil
+}
+
+// signedBy says in a few words who made a signature.
+func signedBy(v *signing.Verification) string {
+	if v.Key != "" {
+		return "signed by key " + v.Key
+	}
+	return fmt.Sprintf("signed by %s (%s)", v.Identity.Subject, v.Identity.Issuer)
+}
+
+// maxKeyText bounds the PEM text of a public key.
+const maxKeyText = 64 << 10
+
+func readKeyText(e *env, ref string) ([]byte, error) {
+	const scheme = "env://"
+	if len(ref) > len(scheme) && ref[:len(scheme)] == scheme {
+		v := e.Getenv(ref[len(scheme):])
+		if v == "" {
+			return nil, fmt.Errorf("key %s: the environment variable is not set", ref)
+		}
+		return []byte(v), nil
+	}
+	f, err := os.Open(ref)
+	if err != nil {
+		return nil, fmt.Errorf("reading the key: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxKeyText))
+	if err != nil {
+		return nil, fmt.Errorf("reading the key %s: %w", ref, err)
+	}
+	return data, nil
+}
