@@ -19,6 +19,8 @@ type dialect struct {
 	exclusive bool
 	text      string // type of text that sorts by its bytes
 	bytes     string // type of bytes
+	// isolation makes a transaction see one moment.
+	isolation sql.IsolationLevel
 }
 
 // tables are in the order in which they are made. TEXT and BYTES stand for

@@ -232,6 +232,17 @@ func (x *Index) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
+// view runs f in a transaction that reads, so that all it sees is of one
+// moment.
+func (x *Index) view(ctx context.Context, f func(q querier) error) error {
+	tx, err := x.rdb.BeginTx(ctx, &sql.TxOptions{ReadOnly: true, Isolation: x.kind.isolation})
+	if err != nil {
+		return err
+	}
+	err = f(tx)
+	return errors.Join(err, ignoreDone(tx.Rollback()))
+}
+
 // ignoreDone drops the complaint about a transaction that ended by itself.
 func ignoreDone(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {

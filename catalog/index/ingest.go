@@ -71,6 +71,7 @@ type summary struct {
 	Functions   []string         `json:"functions,omitempty"` // of a catalog
 	Examples    string           `json:"examples,omitempty"`  // digest of the blob
 	Size        int64            `json:"size,omitempty"`      // of the document
+	Document    digest.Digest    `json:"document,omitempty"`  // of the document
 }
 
 // VersionSummary is what lists show of a version of a functionConfig.
@@ -128,10 +129,10 @@ func (x *Index) read(ctx context.Context, repository string, d digest.Digest) (*
 	}
 	a.Created = annotatedTime(m.Annotations)
 	a.Summary.Source = clean(m.Annotations[ocispec.AnnotationSource])
-	if a.Document, err = x.blob(ctx, repository, document, registry.MaxDocumentBytes); err != nil {
+	if a.Document, err = x.blob(ctx, repository, document, catalog.MaxDocument); err != nil {
 		return nil, err
 	}
-	a.Summary.Size = int64(len(a.Document))
+	a.Summary.Size, a.Summary.Document = int64(len(a.Document)), digest.FromBytes(a.Document)
 	if err := a.decode(ctx); err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-
 // The status of a release is attached to it as a referrer, so that it is part
 // of the registry's content like everything else: an artifact of this type,
 // with these annotations. The newest by org.opencontainers.image.created
@@ -63,18 +62,18 @@ func isSignature(artifactType string) bool {
 
 // Release is a published release of a function, or another tag of it.
 type Release struct {
-	Repository string    `json:"repository"`
-	Tag        string    `json:"tag"`
-	Version    string    `json:"version,omitempty"` // the semantic version; empty if the tag is none
-	Prerelease bool      `json:"prerelease,omitempty"`
-	Digest     string    `json:"digest"`
-	Published  time.Time `json:"published"` // what the artifact says, or when it was first seen
-	Signed     bool      `json:"signed"`    // a signature is attached; it was not verified
-	Attached   []string  `json:"attached,omitempty"`
-	Status     Status    `json:"status"`
-	Message    string    `json:"message,omitempty"`
-	Replacement string   `json:"replacement,omitempty"`
-	APIVersions []string `json:"apiVersions"` // of functionConfigs, last segments
+	Repository  string    `json:"repository"`
+	Tag         string    `json:"tag"`
+	Version     string    `json:"version,omitempty"` // the semantic version; empty if the tag is none
+	Prerelease  bool      `json:"prerelease,omitempty"`
+	Digest      string    `json:"digest"`
+	Published   time.Time `json:"published"` // what the artifact says, or when it was first seen
+	Signed      bool      `json:"signed"`    // a signature is attached; it was not verified
+	Attached    []string  `json:"attached,omitempty"`
+	Status      Status    `json:"status"`
+	Message     string    `json:"message,omitempty"`
+	Replacement string    `json:"replacement,omitempty"`
+	APIVersions []string  `json:"apiVersions"` // of functionConfigs, last segments
 
 	semver  *semver.Version
 	summary summary
@@ -92,17 +91,17 @@ type Listing struct {
 	Maintainers []string `json:"maintainers,omitempty"`
 	Tags        []string `json:"tags,omitempty"`
 	// Repository, Tag and Digest are those of the release that is shown.
-	Repository string    `json:"repository"`
-	Tag        string    `json:"tag"`
-	Digest     string    `json:"digest"`
-	Released   bool      `json:"released"` // Tag is a semantic version
-	Prerelease bool      `json:"prerelease,omitempty"`
-	Updated    time.Time `json:"updated"`
-	Signed     bool      `json:"signed"`
-	Status     Status    `json:"status"`
-	Message    string    `json:"message,omitempty"`
-	Replacement string   `json:"replacement,omitempty"`
-	Releases   int       `json:"releases"`
+	Repository  string    `json:"repository"`
+	Tag         string    `json:"tag"`
+	Digest      string    `json:"digest"`
+	Released    bool      `json:"released"` // Tag is a semantic version
+	Prerelease  bool      `json:"prerelease,omitempty"`
+	Updated     time.Time `json:"updated"`
+	Signed      bool      `json:"signed"`
+	Status      Status    `json:"status"`
+	Message     string    `json:"message,omitempty"`
+	Replacement string    `json:"replacement,omitempty"`
+	Releases    int       `json:"releases"`
 	// Versions are those of the functionConfig, newest first, each with the
 	// release that catalogs give for it.
 	Versions []ListedVersion `json:"versions"`

@@ -69,7 +69,9 @@ func openSQLite(ctx context.Context, store registry.Store, path string, opts *Op
 	dsn := func(extra ...string) string {
 		q := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(NORMAL)", "cache_size(-4000)"}}
 		q["_pragma"] = append(q["_pragma"], extra...)
-		q.Set("_txlock", "immediate")
+		if len(extra) == 0 {
+			q.Set("_txlock", "immediate") // a reader that turns writer may have to give up
+		}
 		return (&url.URL{Scheme: "file", Path: filepath.ToSlash(abs), RawQuery: q.Encode()}).String()
 	}
 	if x.db, err = sql.Open("sqlite", dsn()); err != nil {
