@@ -34,6 +34,7 @@ type repository struct {
 	blobs     map[digest.Digest][]byte
 	manifests map[digest.Digest]*regstore.Manifest
 	tags      map[string]digest.Digest
+	known     bool // had a manifest
 }
 
 type upload struct {
@@ -91,8 +92,11 @@ func (s *Store) Tags(_ context.Context, name, after string) iter.Seq2[string, er
 		s.mu.RLock()
 		r, err := s.repo(name)
 		var tags []string
-		if err == nil {
+		switch {
+		case err == nil && r.known:
 			tags = slices.Sorted(maps.Keys(r.tags))
+		case err == nil:
+			err = fmt.Errorf("repository %s: %w", name, fs.ErrNotExist)
 		}
 		s.mu.RUnlock()
 		if err != nil {
@@ -200,6 +204,7 @@ func (s *Store) PutManifest(_ context.Context, name string, m *regstore.Manifest
 		}
 	}
 	r.manifests[d] = m
+	r.known = true
 	for _, t := range tags {
 		r.tags[t.Name] = d
 	}

@@ -38,6 +38,7 @@ func (e *Error) Unwrap() error { return e.cause }
 var (
 	errNotFound = &Error{Status: http.StatusNotFound, Code: "UNSUPPORTED", Message: "there is nothing at this path (the registry API is /v2/NAME/{manifests,blobs,tags,referrers}/…)"}
 	errName     = &Error{Status: http.StatusBadRequest, Code: "NAME_INVALID", Message: "invalid repository name (lower case letters and digits, with '.', '_', '-' between them and '/' between components; at most 255)"}
+	errTag      = &Error{Status: http.StatusBadRequest, Code: "MANIFEST_INVALID", Message: "that is neither a tag (letters, digits, '_', '.' and '-', at most 128) nor a digest"}
 	errReadOnly = &Error{Status: http.StatusMethodNotAllowed, Code: "UNSUPPORTED", Message: "this registry is read-only", header: http.Header{"Allow": {"GET, HEAD"}}}
 )
 

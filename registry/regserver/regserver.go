@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -174,6 +175,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *call) serve() error {
 	var err error
 	if c.route, err = parseRoute(c.r.URL.Path); err != nil {
+		if errors.Is(err, errTag) && c.r.Method != http.MethodPut {
+			return storeError(fs.ErrNotExist, "MANIFEST_UNKNOWN") // as no such tag can exist
+		}
 		return err
 	}
 	h, ok := c.methods()[c.r.Method]

@@ -122,7 +122,7 @@ func parseRoute(path string) (route, error) {
 			return withDigest(r, name, last)
 		}
 		if !regstore.ValidTag(last) {
-			return route{}, &Error{Status: http.StatusBadRequest, Code: "MANIFEST_INVALID", Message: "that is neither a tag (letters, digits, '_', '.' and '-', at most 128) nor a digest"}
+			return route{}, errTag
 		}
 		return named(r, name)
 	}
