@@ -14,6 +14,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/retry"
 
+	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/catalog/source"
 	"github.com/krmcat/krmcat/internal/version"
 	"github.com/krmcat/krmcat/registry"
 )
@@ -84,6 +86,45 @@ func (f *remoteFlags) plainHTTP(host string) bool {
 		return f.PlainHTTP
 	}
 	return registry.IsLoopback(host)
+}
+
+// source returns the source for documents, executables and scripts wherever
+// they are, and the client for registries in it.
+func (f *remoteFlags) source(e *env) (catalog.Source, *registry.Client, error) {
+	client, err := f.client(e)
+	if err != nil {
+		return nil, nil, err
+	}
+	hc, err := f.httpClient()
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := e.cacheDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	cache := &source.Cache{Dir: filepath.Join(dir, "content")}
+	// One limit for all: what is read as a document has a smaller one.
+	https := &source.HTTPS{Client: hc, AllowHTTP: f.PlainHTTP, MaxBytes: registry.MaxExecutableBytes, UserAgent: "krmcat/" + version.String(), Cache: cache}
+	return &source.Cached{Cache: cache, Source: source.Mux{
+		"file":  &source.File{MaxBytes: registry.MaxExecutableBytes},
+		"https": https,
+		"http":  https,
+		"git":   &source.Git{AllowHTTP: f.PlainHTTP},
+		"oci":   &registry.Source{Client: client},
+	}}, client, nil
+}
+
+// cacheDir is the folder for what can be fetched again.
+func (e *env) cacheDir() (string, error) {
+	if d := e.Getenv("KRMCAT_CACHE_DIR"); d != "" {
+		return d, nil
+	}
+	d, err := os.UserCacheDir()
+	if err != nil {
+		return "", withHint(fmt.Errorf("finding a folder for the cache: %w", err), "set KRMCAT_CACHE_DIR")
+	}
+	return filepath.Join(d, "krmcat"), nil
 }
 
 // credentials opens the store that login writes and everything else reads.
