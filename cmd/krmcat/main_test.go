@@ -2,10 +2,12 @@ package main
 
 import (
 	"crypto/subtle"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -38,6 +40,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"authregistry": cmdAuthRegistry,
+			"exitcode":     cmdExitCode,
 			"registry": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) != 0 {
 					ts.Fatalf("usage: registry")
@@ -81,4 +84,24 @@ func cmdAuthRegistry(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 	ts.Defer(srv.Close)
 	ts.Setenv("REGISTRY", strings.TrimPrefix(srv.URL, "http://"))
+}
+
+// cmdExitCode runs a command that has to end with an exit code:
+//
+//	exitcode CODE COMMAND [ARG...]
+func cmdExitCode(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exitcode CODE COMMAND [ARG...]")
+	}
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if strconv.Itoa(got) != args[0] {
+		ts.Fatalf("%s: exit code %d, want %s", strings.Join(args[1:], " "), got, args[0])
+	}
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/krmcat/krmcat/cmd/internal/display"
 	"github.com/krmcat/krmcat/schema"
@@ -10,8 +11,10 @@ import (
 // maxShown is how many findings a command shows that was not asked for them.
 const maxShown = 100
 
-// showDiagnostics writes findings to standard error, with their source lines.
+// showDiagnostics writes errors and warnings to standard error, with their
+// source lines. Notices are for those who ask, with krmcat validate.
 func showDiagnostics(e *env, ds schema.Diagnostics) error {
+	ds = slices.DeleteFunc(slices.Clone(ds), func(d schema.Diagnostic) bool { return d.Severity == schema.Notice })
 	r := &display.Report{Diagnostics: ds, Max: maxShown}
 	return r.Write(e.Err, "text")
 }
