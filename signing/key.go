@@ -87,13 +87,11 @@ func LoadSigner(_ context.Context, opts KeyOptions) (*KeySigner, error) {
 // NewKeySigner signs with a private key in memory.
 func NewKeySigner(private crypto.Signer) (*KeySigner, error) {
 	public := private.Public()
-	// As cosign: Ed25519 keys sign a hash (Ed25519ph), which is the only form
-	// that transparency logs take.
-	details, err := signature.GetDefaultAlgorithmDetails(public, options.WithED25519ph())
+	details, err := algorithmFor(public)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", ErrKey, unsupported(public))
+		return nil, err
 	}
-	sv, err := signature.LoadDefaultSignerVerifier(private, options.WithED25519ph())
+	sv, err := signature.LoadSignerVerifier(private, crypto.SHA256)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrKey, err)
 	}
@@ -320,6 +318,28 @@ func GenerateKeyPair(password []byte) (*KeyPair, error) {
 	return &KeyPair{Private: pem.EncodeToMemory(&pem.Block{Type: pemSigstore, Bytes: enc}), Public: pub}, nil
 }
 
+// algorithmFor is how a key signs: in the form that cosign verify --key
+// accepts, which is SHA-256 for every curve and Ed25519 without a hash.
+// cosign 2.6.5 and 3.1.3 sign with P-384 and Ed25519 keys in forms that they
+// do not verify themselves; [verifierFor] accepts those too.
+func algorithmFor(public crypto.PublicKey) (signature.AlgorithmDetails, error) {
+	kind, err := signature.GetDefaultPublicKeyDetails(public)
+	if err != nil {
+		return signature.AlgorithmDetails{}, fmt.Errorf("%w: %s", ErrKey, unsupported(public))
+	}
+	switch kind {
+	case protocommon.PublicKeyDetails_PKIX_ECDSA_P384_SHA_384:
+		kind = protocommon.PublicKeyDetails_PKIX_ECDSA_P384_SHA_256 //nolint:staticcheck // see above
+	case protocommon.PublicKeyDetails_PKIX_ECDSA_P521_SHA_512:
+		kind = protocommon.PublicKeyDetails_PKIX_ECDSA_P521_SHA_256 //nolint:staticcheck // see above
+	}
+	details, err := signature.GetAlgorithmDetails(kind)
+	if err != nil {
+		return signature.AlgorithmDetails{}, fmt.Errorf("%w: %w", ErrKey, err)
+	}
+	return details, nil
+}
+
 // verifierFor checks signatures of one key in every form that cosign ever
 // made them: Ed25519 over the message or over its hash, ECDSA with the hash
 // that fits the curve or with SHA-256.
@@ -373,7 +393,10 @@ type keypair struct{ *KeySigner }
 
 var _ sign.Keypair = keypair{}
 
-func (k keypair) GetHashAlgorithm() protocommon.HashAlgorithm { return k.details.GetProtoHashType() }
+// GetHashAlgorithm names the digest that SignData returns.
+func (k keypair) GetHashAlgorithm() protocommon.HashAlgorithm {
+	return protocommon.HashAlgorithm_SHA2_256
+}
 
 func (k keypair) GetSigningAlgorithm() protocommon.PublicKeyDetails {
 	return k.details.GetSignatureAlgorithm()
@@ -409,7 +432,7 @@ func (k keypair) SignData(_ context.Context, data []byte) (sig, digest []byte, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("signing: %w", err)
 	}
-	h := k.details.GetHashType().New()
-	h.Write(data)
-	return sig, h.Sum(nil), nil
+	// For Ed25519 the digest was not signed, but bundles name one all the same.
+	sum := sha256.Sum256(data)
+	return sig, sum[:], nil
 }

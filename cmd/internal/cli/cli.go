@@ -47,11 +47,15 @@ func Main(ctx context.Context, args []string, stdio Stdio) int {
 // commands lists the constructors of all commands.
 var commands = []func(*env) *cobra.Command{
 	newImageCmd,
+	newKeygenCmd,
 	newLoginCmd,
 	newLogoutCmd,
+	newRunCmd,
+	newStarlarkWorkerCmd,
 	newValidateCmd,
 	newPublishCmd,
 	newPullCmd,
+	newSignCmd,
 	newVersionCmd,
 }
 

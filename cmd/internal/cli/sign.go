@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
+	"oras.land/oras-go/v2/registry/remote"
+
+	"github.com/krmcat/krmcat/registry"
+	"github.com/krmcat/krmcat/signing"
+)
+
+type signOptions struct {
+	Remote  remoteFlags
+	Key     keyFlags
+	Subject string // a reference or a file
+	Bundle  string
+	// Annotations are signed along.
+	Annotations map[string]string
+	Recursive   bool
+	Output      string
+}
+
+func newSignCmd(e *env) *cobra.Command {
+	opts := &signOptions{}
+	cmd := &cobra.Command{
+		Use:   "sign REFERENCE|FILE --key KEY",
+		Short: "Sign an artifact in a registry, or a file",
+		Long: `Sign an artifact in a registry. A tag is resolved once; the digest that was signed
+is printed. What this key has signed already is not signed again.
+
+A file gets its signature beside it, in FILE.sigstore.json; cosign verify-blob
+--bundle accepts it. Serve that file beside the document on the web, and
+consumers find it.`,
+		Example: `  # An artifact
+  COSIGN_PASSWORD=secret krmcat sign localhost:5000/fn/set-labels:v1.0.0 --key cosign.key
+
+  # An image index with all its images
+  krmcat sign localhost:5000/fn/set-labels:v1.0.0 --key cosign.key --recursive
+
+  # A file
+  krmcat sign catalog.yaml --key cosign.key`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			opts.Subject = a[0]
+			return runSign(cmd.Context(), e, opts)
+		},
+	}
+	opts.Remote.add(cmd.Flags())
+	opts.Key.add(cmd.Flags())
+	cmd.Flags().StringToStringVarP(&opts.Annotations, "annotation", "a", nil, "annotation `KEY=VALUE` that is signed along; repeatable")
+	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "`path` for the signature of a file (default: FILE.sigstore.json)")
+	cmd.Flags().BoolVarP(&opts.Recursive, "recursive", "r", false, "sign what an image index lists as well")
+	addOutput(cmd, &opts.Output, "text", "json")
+	return cmd
+}
+
+// signOutput is what -o json prints for each subject.
+type signOutput struct {
+	Subject   string        `json:"subject"`
+	Digest    digest.Digest `json:"digest"`
+	Key       string        `json:"key"`
+	Signature string        `json:"signature,omitempty"` // the digest of the manifest, or the path of the bundle
+	Signed    bool          `json:"signed"`              // false if it was signed already
+}
+
+func runSign(ctx context.Context, e *env, opts *signOptions) error {
+	if opts.Key.Key == "" {
+		return withHint(usagef("no key to sign with: give --key"), "make a key pair with krmcat keygen")
+	}
+	file, err := isFile(opts.Subject)
+	if err != nil {
+		return err
+	}
+	var list []signOutput
+	if file {
+		list, err = opts.signFile(ctx, e)
+	} else {
+		list, err = opts.signArtifact(ctx, e)
+	}
+	if err != nil {
+		return err
+	}
+	if opts.Output == "json" {
+		return printJSON(e.Out, list)
+	}
+	for _, s := range list {
+		if !s.Signed {
+			printf(e.Err, "%s: signed already by %s\n", s.Subject, s.Key)
+		}
+		printf(e.Out, "%s\n", s.Digest)
+	}
+	return nil
+}
+
+// isFile tells files from references. A reference has a registry host in
+// front, so it is a file only if there is one of that name.
+func isFile(s string) (bool, error) {
+	if strings.HasPrefix(s, "oci://") {
+		return false, nil
+	}
+	info, err := os.Stat(s)
+	switch {
+	case err == nil && info.IsDir():
+		return false, usagef("%s is a folder; give a file or a reference", s)
+	case err == nil:
+		return true, nil
+	}
+	if _, rerr := registry.ParseReference(s); rerr != nil {
+		if errors.Is(err, fs.ErrNotExist) && !strings.Contains(s, ":") {
+			return false, codeError{fmt.Errorf("%s is neither a file (%w) nor a reference (%w)", s, err, rerr), exitNotFound}
+		}
+		return false, usageError{rerr}
+	}
+	return false, nil
+}
+
+// signArtifact signs what a reference names.
+func (o *signOptions) signArtifact(ctx context.Context, e *env) ([]signOutput, error) {
+	ref, err := registry.ParseReference(o.Subject)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	client, err := o.Remote.client(e)
+	if err != nil {
+		return nil, err
+	}
+	repo, err := client.Repository(ref)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := client.Resolve(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	subjects := []ocispec.Descriptor{desc}
+	if o.Recursive {
+		if subjects, err = signing.Tree(ctx, repo, desc); err != nil {
+			return nil, fmt.Errorf("%s: %w", ref, registry.Classify(err))
+		}
+	}
+	signer, err := o.Key.load(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer signer.Close()
+	created, err := sourceDate(e.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	signOpts := signing.SignOptions{Annotations: o.Annotations, Legacy: o.Key.Legacy, Created: created}
+	var list []signOutput
+	for _, s := range subjects {
+		out, err := signOne(ctx, signer, signOpts, repo, ref, s)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, out)
+	}
+	return list, nil
+}
+
+// signOne signs one manifest unless the key has signed it already.
+func signOne(ctx context.Context, signer *signing.KeySigner, opts signing.SignOptions, repo *remote.Repository, ref registry.Reference, desc ocispec.Descriptor) (signOutput, error) {
+	out := signOutput{Subject: ref.Name() + "@" + desc.Digest.String(), Digest: desc.Digest, Key: signer.Fingerprint()}
+	done, err := signer.Signed(ctx, repo, ref.Name(), desc, opts)
+	if err != nil {
+		return out, registry.Classify(err)
+	}
+	if done {
+		return out, nil
+	}
+	sig, err := signer.With(opts).Sign(ctx, repo, ref.Name(), desc)
+	if err != nil {
+		return out, registry.Classify(err)
+	}
+	out.Signature, out.Signed = sig.Digest.String(), true
+	return out, nil
+}
+
+// signFile signs a file and puts the bundle beside it.
+func (o *signOptions) signFile(ctx context.Context, e *env) ([]signOutput, error) {
+	if o.Recursive || len(o.Annotations) > 0 {
+		return nil, usagef("--recursive and --annotation are for artifacts in a registry, not for the file %s", o.Subject)
+	}
+	data, err := readInput(e.In, o.Subject)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := o.Key.load(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer signer.Close()
+	target := o.Bundle
+	if target == "" {
+		target = o.Subject + signing.BundleSuffix
+	}
+	out := signOutput{Subject: o.Subject, Digest: digest.FromBytes(data), Key: signer.Fingerprint(), Signature: target}
+	if old, err := os.ReadFile(target); err == nil {
+		if _, err := signing.VerifyBlob(ctx, data, old, signing.Policy{Keys: []any{signer.PublicKey()}}); err != nil {
+			return nil, codeError{withHint(fmt.Errorf("%s exists, and does not sign %s with this key", target, o.Subject), "remove it, or choose another path with --bundle"), exitConflict}
+		}
+		return []signOutput{out}, nil
+	}
+	bundle, err := signer.SignBlob(ctx, data)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeNew(target, append(bundle, '\n'), 0o644); err != nil {
+		return nil, err
+	}
+	out.Signed = true
+	return []signOutput{out}, nil
+}
