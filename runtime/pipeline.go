@@ -202,6 +202,9 @@ func (p *Pipeline) step(ctx context.Context, s Step, items []*resourcelist.Item)
 			return bad(err)
 		}
 	}
+	if err := resourcelist.RestoreLost(list.Items); err != nil {
+		return bad(err)
+	}
 	if resourcelist.HasErrors(list.Results) {
 		// KG-22 against FS-32: an error is an error.
 		so.Err = &FunctionError{Name: s.Name, Stderr: so.Stderr, Results: list.Results}

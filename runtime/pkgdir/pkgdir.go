@@ -77,7 +77,12 @@ func Read(dir string) (*Dir, error) {
 }
 
 // Close releases the directory.
-func (d *Dir) Close() error { return d.root.Close() }
+func (d *Dir) Close() error {
+	if d.root == nil {
+		return nil
+	}
+	return d.root.Close()
+}
 
 func (d *Dir) read() error {
 	n := 0
@@ -255,7 +260,7 @@ type Change struct {
 //
 // Errors wrap [ErrCollision] or say which path is not allowed.
 func (d *Dir) Changes(items []*resourcelist.Item) ([]Change, error) {
-	byPath, err := d.place(items)
+	byPath, err := d.place(items, true)
 	if err != nil {
 		return nil, err
 	}
@@ -288,8 +293,54 @@ func keys[V any](m map[string]V) func(func(string) bool) {
 	}
 }
 
-// place sorts items into files. It decides where new items go.
-func (d *Dir) place(items []*resourcelist.Item) (map[string][]*resourcelist.Item, error) {
+// File is a file with resources.
+type File struct {
+	Path string
+	Data []byte
+}
+
+// Files is what the files are when items are written to an empty directory.
+// Those of d keep their text as far as functions did not change it.
+func (d *Dir) Files(items []*resourcelist.Item) ([]File, error) {
+	byPath, err := d.place(items, false)
+	if err != nil {
+		return nil, err
+	}
+	var out []File
+	for _, p := range slices.Sorted(keys(byPath)) {
+		c, err := d.compose(p, byPath[p])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p, err)
+		}
+		if c == nil {
+			out = append(out, File{p, d.files[p].data})
+			continue
+		}
+		out = append(out, File{p, c.After})
+	}
+	return out, nil
+}
+
+// Texts are the items as documents, without the orchestrator's annotations.
+func (d *Dir) Texts(items []*resourcelist.Item) ([][]byte, error) {
+	out := make([][]byte, len(items))
+	for i, it := range items {
+		text, _, err := d.text(it, nil)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", it.Meta().ID(), err)
+		}
+		out[i] = text
+	}
+	return out, nil
+}
+
+// Memory is a Dir for items that come from nowhere on disk. It can be asked
+// for [Dir.Files] and [Dir.Texts].
+func Memory() *Dir { return &Dir{files: map[string]*file{}} }
+
+// place sorts items into files. It decides where new items go. If here, what
+// is in the directory is in the way.
+func (d *Dir) place(items []*resourcelist.Item, here bool) (map[string][]*resourcelist.Item, error) {
 	byPath := map[string][]*resourcelist.Item{}
 	taken := map[string]map[int]*resourcelist.Item{}
 	var homeless []*resourcelist.Item
@@ -302,8 +353,10 @@ func (d *Dir) place(items []*resourcelist.Item) (map[string][]*resourcelist.Item
 		if err := resourcelist.CheckPath(m.Path); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.ID(), err)
 		}
-		if err := d.free(m.Path); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.ID(), err)
+		if here {
+			if err := d.free(m.Path); err != nil {
+				return nil, fmt.Errorf("%s: %w", m.ID(), err)
+			}
 		}
 		if m.Index >= 0 {
 			at := taken[m.Path]
@@ -323,7 +376,7 @@ func (d *Dir) place(items []*resourcelist.Item) (map[string][]*resourcelist.Item
 		slices.SortStableFunc(list, func(a, b *resourcelist.Item) int { return order(a) - order(b) })
 	}
 	for _, it := range homeless {
-		p, err := d.newPath(it.Meta(), byPath)
+		p, err := d.newPath(it.Meta(), byPath, here)
 		if err != nil {
 			return nil, err
 		}
@@ -376,22 +429,23 @@ func (d *Dir) insideTree(p string) error {
 
 // newPath is where an item without a path goes: NAME_KIND.yaml, with the
 // namespace in front if that is taken.
-func (d *Dir) newPath(m resourcelist.Meta, byPath map[string][]*resourcelist.Item) (string, error) {
+func (d *Dir) newPath(m resourcelist.Meta, byPath map[string][]*resourcelist.Item, here bool) (string, error) {
 	base := fileName(m.Name) + "_" + fileName(m.Kind)
 	candidates := []string{base}
 	if m.Namespace != "" {
 		candidates = append(candidates, fileName(m.Namespace)+"_"+base)
 	}
-	for n := 2; n < 1000; n++ {
-		candidates = append(candidates, fmt.Sprintf("%s-%d", candidates[min(1, len(candidates)-1)], n))
-		if n == 20 {
-			break
-		}
+	last := candidates[len(candidates)-1]
+	for n := 2; n <= 100; n++ {
+		candidates = append(candidates, fmt.Sprintf("%s-%d", last, n))
 	}
 	for _, c := range candidates {
 		p := c + ".yaml"
 		if _, ok := byPath[p]; ok {
 			continue
+		}
+		if !here {
+			return p, nil
 		}
 		if _, err := d.root.Lstat(p); errors.Is(err, fs.ErrNotExist) {
 			return p, nil
@@ -502,7 +556,9 @@ func (d *Dir) text(it *resourcelist.Item, here map[*resourcelist.Item]document) 
 		}
 	}
 	if !ok {
-		text, err = resourcelist.Strip(it)
+		if text, err = resourcelist.Strip(origin); err == nil && it != origin {
+			text, err = resourcelist.Preserve(text, it)
+		}
 		return text, nil, err
 	}
 	head = doc.head

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -156,4 +157,40 @@ func (d *Dir) restore(c Change) error {
 		return errors.Join(err, d.root.Remove(temp))
 	}
 	return d.root.Rename(temp, c.Path)
+}
+
+// Create writes files to a new directory: under another name first, so that
+// the directory is there in full or not at all. The error wraps [fs.ErrExist]
+// if it exists.
+func Create(dir string, files []File) (err error) {
+	if _, err := os.Lstat(dir); err == nil {
+		return fmt.Errorf("%s: %w", dir, fs.ErrExist)
+	}
+	parent := filepath.Dir(filepath.Clean(dir))
+	temp, err := os.MkdirTemp(parent, tempPrefix)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(temp)
+		}
+	}()
+	if err := os.Chmod(temp, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(temp)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	d := &Dir{root: root, files: map[string]*file{}}
+	changes := make([]Change, len(files))
+	for i, f := range files {
+		changes[i] = Change{Path: f.Path, After: f.Data}
+	}
+	if err := d.Apply(changes); err != nil {
+		return err
+	}
+	return os.Rename(temp, dir)
 }

@@ -2,6 +2,7 @@ package resourcelist
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -367,4 +368,45 @@ func (it *Item) Update(want *yaml.Node) (*Item, error) {
 		}
 	}
 	return &Item{wire: indent(text), meta: meta, prev: it, internal: internalOf(want)}, nil
+}
+
+// Restore is the item with everything that functions did not change as it was
+// when it was first read; the item itself if nothing changed it, or if it is
+// new.
+func (it *Item) Restore() (*Item, error) {
+	origin := it.Origin()
+	if origin == nil || origin == it {
+		return it, nil
+	}
+	n, err := it.Node()
+	if err != nil {
+		return nil, err
+	}
+	return origin.Update(n)
+}
+
+// RestoreLost gives each item that has lost comments since the function
+// before had it those comments back, so that the next function finds them
+// (FS-34). The items are changed in place in the slice.
+func RestoreLost(items []*Item) error {
+	var lost []int
+	for i, it := range items {
+		if it.prev != nil && bytes.Count(it.wire, []byte("#")) < bytes.Count(it.prev.wire, []byte("#")) {
+			lost = append(lost, i)
+		}
+	}
+	errs := make([]error, len(lost))
+	parallel(len(lost), func(k int) {
+		it := items[lost[k]]
+		n, err := it.Node()
+		if err == nil {
+			it, err = it.prev.Update(n)
+		}
+		if err != nil {
+			errs[k] = err
+			return
+		}
+		items[lost[k]] = it
+	})
+	return errors.Join(errs...)
 }

@@ -1,0 +1,802 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/catalog/source"
+	"github.com/krmcat/krmcat/registry"
+	"github.com/krmcat/krmcat/runtime"
+	"github.com/krmcat/krmcat/runtime/containerfn"
+	"github.com/krmcat/krmcat/runtime/execfn"
+	"github.com/krmcat/krmcat/runtime/pkgdir"
+	"github.com/krmcat/krmcat/runtime/resourcelist"
+	"github.com/krmcat/krmcat/runtime/starlarkfn"
+	"github.com/krmcat/krmcat/schema"
+)
+
+type runOptions struct {
+	Remote remoteFlags
+	Exec   executionFlags
+	Choice functionChoice
+
+	Input      string
+	ConfigArgs []string // KEY=VALUE after --
+	Output     string
+	DryRun     bool
+	ResultsDir string
+	Pipeline   string
+	Defer      bool
+	Version    string
+	Match      selectorFlags
+	Exclude    selectorFlags
+}
+
+// functionChoice says which function to run.
+type functionChoice struct {
+	Function string
+	Catalogs []string
+	Trusted  []string
+	Image    string
+	Exec     string
+	Starlark string
+	Config   string
+}
+
+func (c *functionChoice) add(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Function, "function", "", "`location` of a function definition: a file, https, git or oci")
+	fs.StringArrayVar(&c.Catalogs, "catalog", nil, "`location` of a catalog that has the function for the functionConfig; repeatable, searched in order")
+	fs.StringArrayVar(&c.Trusted, "trusted-catalog", nil, "`location` or digest of a catalog whose functions may be run; repeatable")
+	fs.StringVar(&c.Image, "image", "", "container image `reference` of the function")
+	fs.StringVar(&c.Exec, "exec", "", "`path` of an executable on this machine that is the function")
+	fs.StringVar(&c.Starlark, "starlark", "", "`path` of a Starlark script on this machine that is the function")
+	fs.StringVar(&c.Config, "fn-config", "", "`file` with the functionConfig")
+}
+
+// executionFlags say what functions may do and how much they may use.
+type executionFlags struct {
+	AllowExec, AllowNetwork, AllowStorage bool
+
+	Env       []string
+	Mounts    []string
+	Timeout   time.Duration
+	MaxOutput int64
+	MaxMemory int64
+	Pull      string
+}
+
+func (x *executionFlags) add(fs *pflag.FlagSet) {
+	fs.BoolVar(&x.AllowExec, "allow-exec", false, "let functions run as programs of this machine, without a container")
+	fs.BoolVar(&x.AllowNetwork, "allow-network", false, "let functions use the network if their catalog says that they need it")
+	fs.BoolVar(&x.AllowStorage, "allow-storage-mount", false, "let functions see --mount folders if their catalog says that they need it")
+	fs.StringArrayVar(&x.Env, "env", nil, "`NAME[=VALUE]`: a variable for the function; without a value, this process's; repeatable")
+	fs.StringArrayVar(&x.Mounts, "mount", nil, "`SOURCE:TARGET[:rw]`: a folder for the container, read-only unless rw; repeatable")
+	fs.DurationVar(&x.Timeout, "timeout", runtime.DefaultTimeout, "`time` after which a function is killed")
+	fs.Int64Var(&x.MaxOutput, "max-output", runtime.DefaultMaxOutput, "`bytes` that a function may write")
+	fs.Int64Var(&x.MaxMemory, "max-memory", runtime.DefaultMaxMemory, "`bytes` of memory that a function may use")
+	fs.StringVar(&x.Pull, "image-pull-policy", string(containerfn.PullMissing), "when to pull images: missing, always or never")
+}
+
+// selectorFlags are one selector of kpt's.
+type selectorFlags struct {
+	Selector runtime.Selector
+	prefix   string
+}
+
+func (s *selectorFlags) add(fs *pflag.FlagSet, prefix, verb string) {
+	s.prefix = prefix
+	fs.StringVar(&s.Selector.APIVersion, prefix+"-api-version", "", verb+" resources of this `apiVersion`")
+	fs.StringVar(&s.Selector.Kind, prefix+"-kind", "", verb+" resources of this `kind`")
+	fs.StringVar(&s.Selector.Name, prefix+"-name", "", verb+" resources of this `name`")
+	fs.StringVar(&s.Selector.Namespace, prefix+"-namespace", "", verb+" resources in this `namespace`")
+	fs.StringToStringVar(&s.Selector.Labels, prefix+"-labels", nil, verb+" resources with these `labels`")
+	fs.StringToStringVar(&s.Selector.Annotations, prefix+"-annotations", nil, verb+" resources with these `annotations`")
+}
+
+func (s *selectorFlags) list() []runtime.Selector {
+	if s.Selector.Empty() {
+		return nil
+	}
+	return []runtime.Selector{s.Selector}
+}
+
+func newRunCmd(e *env) *cobra.Command {
+	opts := &runOptions{}
+	cmd := &cobra.Command{
+		Use:     "run [DIR|-] [flags] [-- KEY=VALUE...]",
+		Aliases: []string{"eval"},
+		Short:   "Run a function on resources",
+		Long: `Run a KRM function, or a pipeline of them, on the resources of a folder or of a
+ResourceList on standard input.
+
+The function comes from a definition (--function), from the first catalog that
+has it for the apiVersion and kind of the functionConfig (--catalog), or is named
+directly (--image, --exec, --starlark). A function from a catalog is run only if
+the catalog is trusted (--trusted-catalog), what is fetched is verified against
+its digest, and functions get no network, no files and no environment unless
+they declare it and a flag allows it. Functions that are programs of this
+machine need --allow-exec.
+
+Everything that functions do not change keeps its text: comments, order of
+fields, quotes. When anything fails, nothing is written.`,
+		Example: `  # Run a function of a definition on the resources of this folder
+  krmcat run . --function set-labels/function.yaml --fn-config labels.yaml --allow-exec
+
+  # Show what it would change
+  krmcat run . --function set-labels/function.yaml --fn-config labels.yaml --allow-exec --dry-run
+
+  # Find the function in a catalog, by the apiVersion and kind in labels.yaml
+  krmcat run . --catalog https://example.com/catalog.yaml \
+    --trusted-catalog https://example.com/catalog.yaml --fn-config labels.yaml
+
+  # Run a program of this machine; the functionConfig is a ConfigMap
+  krmcat run . --exec ./my-function -- namespace=shop
+
+  # As part of a pipe
+  krmcat fn source . | krmcat run - --starlark fix.star | krmcat fn sink fixed`,
+		RunE: func(cmd *cobra.Command, a []string) error {
+			if n := cmd.ArgsLenAtDash(); n >= 0 {
+				opts.ConfigArgs = a[n:]
+				a = a[:n]
+			}
+			if len(a) > 1 {
+				return usagef("run takes one folder, or - for standard input; KEY=VALUE pairs come after --")
+			}
+			opts.Input = "."
+			if len(a) == 1 {
+				opts.Input = a[0]
+			}
+			return runRun(cmd.Context(), e, opts)
+		},
+	}
+	f := cmd.Flags()
+	opts.Choice.add(f)
+	opts.Exec.add(f)
+	opts.Remote.add(f)
+	f.StringVar(&opts.Pipeline, "pipeline", "", "`file` that lists functions: mutators, then validators")
+	f.StringVarP(&opts.Output, "output", "o", "", "where the result goes: stdout (a ResourceList), unwrap (the resources) or a new `DIR`; default: back into the folder, or stdout for -")
+	f.BoolVar(&opts.DryRun, "dry-run", false, "show the changes as a diff and write nothing")
+	f.StringVar(&opts.ResultsDir, "results-dir", "", "`folder` to write the results of the functions to")
+	f.BoolVar(&opts.Defer, "defer-failure", false, "go on after a function that failed, and fail at the end")
+	f.StringVar(&opts.Version, "resource-list-version", "v1", "`version` of the ResourceList to send: v1, v1beta1 or v1alpha1")
+	opts.Match.add(f, "match", "show the function only")
+	opts.Exclude.add(f, "exclude", "hide from the function")
+	return cmd
+}
+
+func runRun(ctx context.Context, e *env, opts *runOptions) error {
+	apiVersion := "config.kubernetes.io/" + opts.Version
+	if !resourcelist.KnownAPIVersion(apiVersion) {
+		return usagef("--resource-list-version %s: not one of v1, v1beta1, v1alpha1", opts.Version)
+	}
+	toDir := opts.Output != "" && opts.Output != "stdout" && opts.Output != "unwrap"
+	if toDir {
+		if _, err := os.Lstat(opts.Output); err == nil {
+			return codeError{withHint(fmt.Errorf("-o %s: it exists already", opts.Output), "name a folder that is not there yet, or leave -o out to change the input"), exitConflict}
+		}
+	}
+	if opts.DryRun && toDir {
+		return usagef("--dry-run writes nothing: leave out -o %s", opts.Output)
+	}
+	fns, err := newFunctions(e, &opts.Remote, &opts.Exec)
+	if err != nil {
+		return err
+	}
+	var steps []runtime.Step
+	if opts.Pipeline != "" {
+		if opts.Choice.named() || opts.Choice.Config != "" || len(opts.ConfigArgs) > 0 {
+			return usagef("--pipeline names its functions itself: leave out --function, --image, --exec, --starlark, --fn-config and KEY=VALUE")
+		}
+		steps, err = fns.pipeline(ctx, opts.Pipeline, &opts.Choice)
+	} else {
+		var step runtime.Step
+		step, err = fns.choose(ctx, &opts.Choice, opts.ConfigArgs)
+		steps = []runtime.Step{step}
+	}
+	if err != nil {
+		return explainRun(err)
+	}
+	for i := range steps {
+		steps[i].Include = append(steps[i].Include, opts.Match.list()...)
+		steps[i].Exclude = append(steps[i].Exclude, opts.Exclude.list()...)
+	}
+	dir, list, err := readResources(e, opts.Input)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	p := &runtime.Pipeline{Steps: steps, DeferFailure: opts.Defer, APIVersion: apiVersion, Stderr: e.Err}
+	out, err := p.Run(ctx, list.Items)
+	if opts.ResultsDir != "" {
+		if werr := writeResults(opts.ResultsDir, out); werr != nil {
+			return errors.Join(explainRun(err), werr)
+		}
+	}
+	showResults(e, out)
+	if err != nil {
+		return explainRun(err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return explainRun(writeOutput(e, opts, dir, list, out.Items))
+}
+
+// readResources reads a folder, or a ResourceList or resources from standard
+// input.
+func readResources(e *env, input string) (*pkgdir.Dir, *resourcelist.List, error) {
+	if input != "-" {
+		dir, err := pkgdir.Read(input)
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading resources: %w", err)
+		}
+		for _, s := range dir.Skipped {
+			printf(e.Err, "krmcat: notice: %s is left alone: %s\n", s.Path, s.Reason)
+		}
+		return dir, &resourcelist.List{Items: dir.Items}, nil
+	}
+	data, err := io.ReadAll(io.LimitReader(e.In, pkgdir.MaxFile*4+1))
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading standard input: %w", err)
+	}
+	if len(data) > pkgdir.MaxFile*4 {
+		return nil, nil, fmt.Errorf("standard input: more than %d bytes", pkgdir.MaxFile*4)
+	}
+	list, err := resourcelist.Read(data, resourcelist.ReadOptions{})
+	if errors.Is(err, resourcelist.ErrNotResourceList) {
+		// Resources as such are welcome too.
+		if items, derr := pkgdir.Documents(data); derr == nil {
+			return pkgdir.Memory(), &resourcelist.List{Items: items, APIVersion: ""}, nil
+		}
+	}
+	if err != nil {
+		return nil, nil, withHint(fmt.Errorf("standard input: %w", err), "give a ResourceList, as krmcat fn source prints, or resources")
+	}
+	return pkgdir.Memory(), list, nil
+}
+
+func writeOutput(e *env, opts *runOptions, dir *pkgdir.Dir, list *resourcelist.List, items []*resourcelist.Item) error {
+	switch {
+	case opts.DryRun && opts.Input != "-":
+		changes, err := dir.Changes(items)
+		if err != nil {
+			return err
+		}
+		for _, c := range changes {
+			_, err := e.Out.Write(unifiedDiff(c))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	case opts.DryRun:
+		before, err := dir.Texts(list.Items)
+		if err != nil {
+			return err
+		}
+		after, err := dir.Texts(items)
+		if err != nil {
+			return err
+		}
+		_, err = e.Out.Write(diff.Diff("before", joinDocuments(before), "after", joinDocuments(after)))
+		return err
+	case opts.Output == "stdout" || opts.Output == "" && opts.Input == "-":
+		return writeList(e.Out, opts.Version, list, items)
+	case opts.Output == "unwrap":
+		texts, err := dir.Texts(items)
+		if err != nil {
+			return err
+		}
+		_, err = e.Out.Write(joinDocuments(texts))
+		return err
+	case opts.Output != "":
+		files, err := dir.Files(items)
+		if err != nil {
+			return err
+		}
+		return pkgdir.Create(opts.Output, files)
+	}
+	changes, err := dir.Changes(items)
+	if err != nil {
+		return err
+	}
+	if err := dir.Apply(changes); err != nil {
+		return fmt.Errorf("writing %s: %w", opts.Input, err)
+	}
+	for _, c := range changes {
+		what := "changed"
+		switch {
+		case c.Before == nil:
+			what = "created"
+		case c.After == nil:
+			what = "removed"
+		}
+		printf(e.Err, "%s %s\n", what, c.Path)
+	}
+	return nil
+}
+
+// unifiedDiff shows a change as diff and patch have it.
+func unifiedDiff(c pkgdir.Change) []byte {
+	before, after := "a/"+c.Path, "b/"+c.Path
+	if c.Before == nil {
+		before = "/dev/null"
+	}
+	if c.After == nil {
+		after = "/dev/null"
+	}
+	return diff.Diff(before, c.Before, after, c.After)
+}
+
+// writeList writes a ResourceList. What functions did not change is restored
+// to its text; the configuration of the input, if any, is passed on.
+func writeList(w io.Writer, version string, list *resourcelist.List, items []*resourcelist.Item) error {
+	restored := make([]*resourcelist.Item, len(items))
+	for i, it := range items {
+		r, err := it.Restore()
+		if err != nil {
+			return fmt.Errorf("%s: %w", it.Meta().ID(), err)
+		}
+		restored[i] = r
+	}
+	text, err := resourcelist.Compose(&resourcelist.List{APIVersion: "config.kubernetes.io/" + version, Items: restored, FunctionConfig: list.FunctionConfig})
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	return err
+}
+
+func joinDocuments(docs [][]byte) []byte {
+	var b bytes.Buffer
+	for i, d := range docs {
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		b.Write(d)
+		if len(d) > 0 && d[len(d)-1] != '\n' {
+			b.WriteByte('\n')
+		}
+	}
+	return b.Bytes()
+}
+
+// showResults prints what functions had to say about resources.
+func showResults(e *env, out *runtime.Outcome) {
+	for _, s := range out.Steps {
+		for _, r := range s.Results {
+			printf(e.Err, "%s: %s\n", s.Name, r.Text())
+		}
+	}
+}
+
+// functionResult and functionResultList are the file that kpt writes, which
+// other tools read.
+type functionResult struct {
+	Name     string                `yaml:"name,omitempty" json:"name,omitempty"`
+	ExitCode int                   `yaml:"exitCode" json:"exitCode"`
+	Stderr   string                `yaml:"stderr,omitempty" json:"stderr,omitempty"`
+	Results  []resourcelist.Result `yaml:"results,omitempty" json:"results,omitempty"`
+}
+
+// writeResults writes a file for each function and results.yaml with all
+// (KG-19).
+func writeResults(dir string, out *runtime.Outcome) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("writing results: %w", err)
+	}
+	all := struct {
+		APIVersion string            `yaml:"apiVersion"`
+		Kind       string            `yaml:"kind"`
+		Metadata   map[string]string `yaml:"metadata"`
+		ExitCode   int               `yaml:"exitCode"`
+		Items      []functionResult  `yaml:"items"`
+	}{APIVersion: "kpt.dev/v1", Kind: "FunctionResultList", Metadata: map[string]string{"name": "fnresults"}}
+	for i, s := range out.Steps {
+		r := functionResult{Name: s.Name, ExitCode: s.ExitCode, Stderr: s.Stderr, Results: s.Results}
+		if s.Err != nil {
+			if r.ExitCode == 0 {
+				r.ExitCode = 1
+			}
+			all.ExitCode = 1
+		}
+		all.Items = append(all.Items, r)
+		if len(s.Results) == 0 {
+			continue
+		}
+		text, err := resourcelist.MarshalResults(s.Results)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("results-%d.yaml", i)), text, 0o644); err != nil {
+			return fmt.Errorf("writing results: %w", err)
+		}
+	}
+	text, err := yaml.Marshal(all)
+	if err != nil {
+		return fmt.Errorf("writing results: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "results.yaml"), text, 0o644); err != nil {
+		return fmt.Errorf("writing results: %w", err)
+	}
+	return nil
+}
+
+// explainRun adds hints and exit codes to the errors of running functions.
+func explainRun(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isType[hintError](err), isType[codeError](err), isType[usageError](err):
+		return err
+	}
+	if g, ok := errors.AsType[*runtime.GrantError](err); ok {
+		flag := map[string]string{"exec": "--allow-exec", "network": "--allow-network", "storage mount": "--allow-storage-mount"}[g.Needs]
+		return withHint(err, "allow it with %s if you trust the function", flag)
+	}
+	switch {
+	case errors.Is(err, runtime.ErrTimeout):
+		return codeError{withHint(err, "give it more time with --timeout"), exitInvalid}
+	case errors.Is(err, runtime.ErrOutputLimit):
+		return codeError{withHint(err, "let it write more with --max-output"), exitInvalid}
+	case errors.Is(err, runtime.ErrOutput):
+		return codeError{withHint(err, "the function must write one ResourceList to standard output and everything else to standard error; nothing was written"), exitInvalid}
+	case errors.Is(err, runtime.ErrIntegrity), errors.Is(err, source.ErrIntegrity):
+		return codeError{withHint(err, "what was published has been changed, or the digest in the document is of another file"), exitIntegrity}
+	case errors.Is(err, runtime.ErrUnavailable) && strings.Contains(err.Error(), "no container engine"):
+		return withHint(err, "install docker, podman or nerdctl, or name one with KRM_FN_RUNTIME")
+	case errors.Is(err, pkgdir.ErrCollision):
+		return codeError{err, exitConflict}
+	}
+	return err
+}
+
+// functions prepares functions for the commands that run them.
+type functions struct {
+	e         *env
+	client    *registry.Client
+	source    catalog.Source
+	engine    runtime.Engine
+	container *containerfn.Executor
+	starlark  *starlarkfn.Executor
+}
+
+func newFunctions(e *env, remote *remoteFlags, x *executionFlags) (*functions, error) {
+	grants := runtime.Grants{Network: x.AllowNetwork, StorageMount: x.AllowStorage, Exec: x.AllowExec}
+	for _, v := range x.Env {
+		name, _, ok := strings.Cut(v, "=")
+		if name == "" || strings.ContainsAny(v, "\x00\n") {
+			return nil, usagef("--env %q: write NAME=VALUE or NAME", v)
+		}
+		if !ok {
+			v = name + "=" + e.Getenv(name)
+		}
+		grants.Env = append(grants.Env, v)
+	}
+	for _, m := range x.Mounts {
+		parts := strings.Split(m, ":")
+		if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || len(parts) == 3 && parts[2] != "rw" && parts[2] != "ro" {
+			return nil, usagef("--mount %s: write SOURCE:TARGET or SOURCE:TARGET:rw", m)
+		}
+		abs, err := filepath.Abs(parts[0])
+		if err != nil {
+			return nil, err
+		}
+		grants.Mounts = append(grants.Mounts, runtime.Mount{Source: abs, Target: parts[1], Writable: len(parts) == 3 && parts[2] == "rw"})
+	}
+	pull := containerfn.PullPolicy(x.Pull)
+	if pull != containerfn.PullMissing && pull != containerfn.PullAlways && pull != containerfn.PullNever {
+		return nil, usagef("--image-pull-policy %s: not one of missing, always, never", x.Pull)
+	}
+	limits := runtime.Limits{Timeout: x.Timeout, MaxOutput: x.MaxOutput, MaxMemory: x.MaxMemory}
+	src, client, err := remote.source(e)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := e.cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	if cache, err = filepath.Abs(cache); err != nil {
+		return nil, err
+	}
+	fns := &functions{e: e, client: client, source: src}
+	fns.container = &containerfn.Executor{Engine: e.Getenv("KRM_FN_RUNTIME"), Pull: pull, Env: engineEnv(e.Getenv)}
+	fns.starlark = &starlarkfn.Executor{Source: src, Worker: starlarkWorker()}
+	fns.engine = runtime.Engine{
+		Executors: []runtime.Executor{fns.starlark, &execfn.Executor{Source: src, Cache: cache}, fns.container},
+		Grants:    grants,
+		Limits:    limits,
+	}
+	if !grants.Exec {
+		// A function that is also an image is run as one then.
+		fns.engine.Executors = []runtime.Executor{fns.starlark, fns.container, fns.engine.Executors[1]}
+	}
+	return fns, nil
+}
+
+// engineEnv is what the clients of container engines need of the environment.
+func engineEnv(getenv func(string) string) []string {
+	var env []string
+	for _, name := range []string{
+		"PATH", "HOME", "USER", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS",
+		"DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH",
+		"CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "STORAGE_DRIVER", "REGISTRY_AUTH_FILE",
+		"CONTAINERD_ADDRESS", "CONTAINERD_NAMESPACE",
+		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+	} {
+		if v := getenv(name); v != "" {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// starlarkWorker is the command that runs a script in a process of its own:
+// this program.
+func starlarkWorker() []string {
+	self, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return []string{self, starlarkWorkerName}
+}
+
+const starlarkWorkerName = "starlark-worker"
+
+// newStarlarkWorkerCmd is the process in which a script runs.
+func newStarlarkWorkerCmd(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:    starlarkWorkerName,
+		Short:  "Run a Starlark function; used by krmcat run itself",
+		Hidden: true,
+		Args:   args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if code := starlarkfn.Work(cmd.Context(), e.In, e.Out, e.Err); code != 0 {
+				return errSilent(code)
+			}
+			return nil
+		},
+	}
+}
+
+func (c *functionChoice) named() bool {
+	return c.Function != "" || c.Image != "" || c.Exec != "" || c.Starlark != ""
+}
+
+// choose prepares the one function that the flags name.
+func (f *functions) choose(ctx context.Context, c *functionChoice, pairs []string) (runtime.Step, error) {
+	config, err := f.config(c, pairs)
+	if err != nil {
+		return runtime.Step{}, err
+	}
+	return f.chooseWith(ctx, c, config)
+}
+
+func (f *functions) chooseWith(ctx context.Context, c *functionChoice, config []byte) (runtime.Step, error) {
+	var err error
+	n := 0
+	for _, s := range []string{c.Function, c.Image, c.Exec, c.Starlark} {
+		if s != "" {
+			n++
+		}
+	}
+	if n > 1 {
+		return runtime.Step{}, usagef("name one function: --function, --image, --exec or --starlark")
+	}
+	if n == 0 && len(c.Catalogs) == 0 {
+		return runtime.Step{}, usagef("which function? Name it with --function, --catalog, --image, --exec, --starlark or --pipeline")
+	}
+	step := runtime.Step{Config: config}
+	switch {
+	case c.Image != "":
+		step.Name = c.Image
+		step.Function, err = f.image(ctx, c.Image)
+	case c.Exec != "":
+		step.Name = filepath.Base(c.Exec)
+		step.Function, err = f.local(c.Exec)
+	case c.Starlark != "":
+		step.Name = filepath.Base(c.Starlark)
+		step.Function, err = f.script(c.Starlark)
+	default:
+		step.Name, step.Function, err = f.resolve(ctx, c, config)
+	}
+	return step, err
+}
+
+// config is the functionConfig: a file, or a ConfigMap made of pairs.
+func (f *functions) config(c *functionChoice, pairs []string) ([]byte, error) {
+	if c.Config == "" && len(pairs) == 0 {
+		return nil, nil
+	}
+	if c.Config != "" && len(pairs) > 0 {
+		return nil, usagef("give the functionConfig as --fn-config FILE or as KEY=VALUE pairs, not both")
+	}
+	if c.Config != "" {
+		data, err := readInput(f.e.In, c.Config)
+		if err != nil {
+			return nil, fmt.Errorf("reading functionConfig: %w", err)
+		}
+		if _, _, err := typeOf(data); err != nil {
+			return nil, codeError{fmt.Errorf("functionConfig %s: %w", c.Config, err), exitInvalid}
+		}
+		return data, nil
+	}
+	cm := struct {
+		APIVersion string            `yaml:"apiVersion"`
+		Kind       string            `yaml:"kind"`
+		Metadata   map[string]string `yaml:"metadata"`
+		Data       map[string]string `yaml:"data"`
+	}{"v1", "ConfigMap", map[string]string{"name": "function-input"}, map[string]string{}}
+	for _, p := range pairs {
+		k, v, ok := strings.Cut(p, "=")
+		if !ok || k == "" {
+			return nil, usagef("%q: write KEY=VALUE", p)
+		}
+		cm.Data[k] = v
+	}
+	return yaml.Marshal(cm)
+}
+
+// typeOf reads the apiVersion and kind of a functionConfig.
+func typeOf(config []byte) (apiVersion, kind string, err error) {
+	items, err := pkgdir.Documents(config)
+	if err != nil {
+		return "", "", err
+	}
+	if len(items) != 1 {
+		return "", "", fmt.Errorf("it holds %d resources, want one", len(items))
+	}
+	m := items[0].Meta()
+	return m.APIVersion, m.Kind, nil
+}
+
+// image prepares an image that the user named. What the engine has is run by
+// its ID; otherwise the reference is resolved to a digest once.
+func (f *functions) image(ctx context.Context, image string) (runtime.Function, error) {
+	c := catalog.Container{Image: image, RequireNetwork: f.engine.Grants.Network, RequireStorageMount: f.engine.Grants.StorageMount}
+	if _, d, ok := strings.Cut(image, "@"); ok {
+		c.Digest = digest.Digest(d)
+		return f.container.Prepare(ctx, catalog.Runtime{Container: &c}, f.engine.Grants, f.engine.Limits)
+	}
+	fn, err := f.container.Local(ctx, c, f.engine.Grants, f.engine.Limits)
+	if !errors.Is(err, fs.ErrNotExist) || f.container.Pull == containerfn.PullNever {
+		return fn, err
+	}
+	ref, rerr := registry.ParseReference(image)
+	if rerr != nil {
+		return nil, errors.Join(err, rerr)
+	}
+	desc, rerr := f.client.Resolve(ctx, ref)
+	if rerr != nil {
+		return nil, fmt.Errorf("%w; and %w", err, rerr)
+	}
+	c.Image, c.Digest = image, desc.Digest
+	return f.container.Prepare(ctx, catalog.Runtime{Container: &c}, f.engine.Grants, f.engine.Limits)
+}
+
+// local prepares a program that the user named: that is the permission.
+func (f *functions) local(path string) (runtime.Function, error) {
+	file, err := exec.LookPath(path)
+	if err != nil {
+		return nil, withHint(fmt.Errorf("function %s: %w", path, err), "name an executable file")
+	}
+	if file, err = filepath.Abs(file); err != nil {
+		return nil, err
+	}
+	g := f.engine.Grants
+	g.Exec = true
+	return execfn.Local(filepath.Base(path), file, nil, g, f.engine.Limits, nil)
+}
+
+func (f *functions) script(path string) (runtime.Function, error) {
+	data, err := readInput(f.e.In, path)
+	if err != nil {
+		return nil, fmt.Errorf("reading script: %w", err)
+	}
+	fn, err := f.starlark.Script(filepath.Base(path), data, f.engine.Grants, f.engine.Limits)
+	if err != nil {
+		return nil, codeError{err, exitInvalid}
+	}
+	return fn, nil
+}
+
+// resolve finds a function in a definition or in catalogs, checks the
+// configuration against its schema, and prepares it.
+func (f *functions) resolve(ctx context.Context, c *functionChoice, config []byte) (string, runtime.Function, error) {
+	r, err := f.find(ctx, c, config)
+	if err != nil {
+		return "", nil, err
+	}
+	name := r.Definition.Name
+	if name == "" {
+		name = r.Definition.Kind
+	}
+	fn, err := f.engine.Prepare(ctx, r)
+	return name, fn, err
+}
+
+func (f *functions) find(ctx context.Context, c *functionChoice, config []byte) (*catalog.Resolution, error) {
+	var want catalog.GroupVersionKind
+	if config != nil {
+		apiVersion, kind, err := typeOf(config)
+		if err != nil {
+			return nil, codeError{fmt.Errorf("functionConfig: %w", err), exitInvalid}
+		}
+		want = catalog.GVK(apiVersion, kind)
+	}
+	opts := catalog.ReadOptions{Level: schema.Consume}
+	if c.Function != "" {
+		loc, err := catalog.ParseLocation(c.Function)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		doc, err := catalog.Load(ctx, f.source, loc, opts)
+		if err != nil {
+			return nil, fmt.Errorf("reading the function: %w", err)
+		}
+		return pick(doc, want, config != nil)
+	}
+	if config == nil {
+		return nil, withHint(usagef("a catalog finds the function by the apiVersion and kind of the functionConfig"), "give it with --fn-config FILE")
+	}
+	list := &catalog.List{Source: f.source, Options: opts}
+	for _, s := range c.Catalogs {
+		loc, err := catalog.ParseLocation(s)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		list.Entries = append(list.Entries, catalog.NewEntry(loc))
+	}
+	trust := &catalog.TrustList{Source: f.source}
+	for _, s := range c.Trusted {
+		if err := trust.ParseTrusted(s); err != nil {
+			return nil, usageError{fmt.Errorf("--trusted-catalog %s: %w", s, err)}
+		}
+	}
+	list.Trust = trust
+	return list.Resolve(ctx, want)
+}
+
+// pick chooses the version of a document that the configuration is for. A
+// function with one version needs no configuration.
+func pick(doc *catalog.Document, want catalog.GroupVersionKind, typed bool) (*catalog.Resolution, error) {
+	var only *catalog.Resolution
+	n := 0
+	var have []string
+	for r := range doc.AsCatalog().Resolutions() {
+		if typed && r.GVK() == want {
+			return r, nil
+		}
+		n++
+		only = r
+		have = append(have, r.GVK().String())
+	}
+	switch {
+	case n == 0:
+		return nil, fmt.Errorf("the document defines no function: %w", catalog.ErrNotFound)
+	case typed && n == 1 && want.Group == "" && want.Version == "v1" && want.Kind == "ConfigMap":
+		return only, nil // functions that take no type of their own
+	case typed:
+		return nil, withHint(fmt.Errorf("the functionConfig is of %s: %w", want, catalog.ErrNotFound), "the document has %s", strings.Join(have, "; "))
+	case n > 1:
+		return nil, withHint(usagef("the document has %d functions and versions", n), "give a functionConfig with --fn-config, of %s", strings.Join(have, " or "))
+	}
+	return only, nil
+}
