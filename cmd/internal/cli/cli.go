@@ -46,6 +46,7 @@ func Main(ctx context.Context, args []string, stdio Stdio) int {
 
 // commands lists the constructors of all commands.
 var commands = []func(*env) *cobra.Command{
+	newCatalogCmd,
 	newImageCmd,
 	newKeygenCmd,
 	newLoginCmd,
@@ -57,6 +58,7 @@ var commands = []func(*env) *cobra.Command{
 	newPullCmd,
 	newSignCmd,
 	newVersionCmd,
+	newViewCmd,
 }
 
 func newRootCmd(e *env) *cobra.Command {
