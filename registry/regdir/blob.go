@@ -24,7 +24,7 @@ func noBlob(repository string, d digest.Digest) error {
 
 // renewAfter is how old the time of a link may be before a client who asks
 // for the blob makes it young again. It is far below any grace period.
-const renewAfter = time.Minute
+const renewAfter = time.Second
 
 // StatBlob returns the size of a blob of a repository.
 func (s *Store) StatBlob(_ context.Context, repository string, d digest.Digest) (int64, error) {

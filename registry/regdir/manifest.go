@@ -443,15 +443,15 @@ func (s *Store) Referrers(ctx context.Context, repository string, d digest.Diges
 // Repositories lists the repositories that have a manifest.
 func (s *Store) Repositories(ctx context.Context, after string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		s.walk(ctx, "", after, yield)
+		s.walk(ctx, "", after, func(path string) (bool, error) { return firstName(filepath.Join(path, "_manifests")) }, yield)
 	}
 }
 
-// walk lists the repositories below a prefix, which is empty or ends with a
-// slash. Those below a folder sort after the ones whose names begin with the
+// walk lists the folders below a prefix, which is empty or ends with a slash,
+// that are repositories. Those below a folder sort after the ones whose names begin with the
 // folder's and go on with a character before the slash, so each folder is
 // two entries: itself, and what is below it.
-func (s *Store) walk(ctx context.Context, prefix, after string, yield func(string, error) bool) bool {
+func (s *Store) walk(ctx context.Context, prefix, after string, is func(path string) (bool, error), yield func(string, error) bool) bool {
 	names, err := readDir(s.repoPath(prefix))
 	if err == nil {
 		err = ctx.Err()
@@ -470,15 +470,15 @@ func (s *Store) walk(ctx context.Context, prefix, after string, yield func(strin
 		below := strings.HasSuffix(e, "/")
 		switch {
 		case below && (e > after || strings.HasPrefix(after, e)):
-			if !s.walk(ctx, e, after, yield) {
+			if !s.walk(ctx, e, after, is, yield) {
 				return false
 			}
 		case !below && e > after:
-			names, err := firstName(s.repoPath(e, "_manifests"))
+			ok, err := is(s.repoPath(e))
 			if err != nil {
 				return yield("", err)
 			}
-			if names && !yield(e, nil) {
+			if ok && !yield(e, nil) {
 				return false
 			}
 		}
