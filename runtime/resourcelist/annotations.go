@@ -395,3 +395,27 @@ func internalOf(n *yaml.Node) string {
 	slices.Sort(found)
 	return strings.Join(found, "\n")
 }
+
+// WithAnnotation is the item with an annotation set; it is an item of its
+// own, not a change of this one.
+func (it *Item) WithAnnotation(key, value string) (*Item, error) {
+	n, err := it.Node()
+	if err != nil {
+		return nil, err
+	}
+	md := Get(n, "metadata")
+	if md == nil || md.Kind != yaml.MappingNode {
+		md = setField(n, "metadata", &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"})
+	}
+	a := Get(md, "annotations")
+	if a == nil || a.Kind != yaml.MappingNode {
+		a = setField(md, "annotations", &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"})
+	}
+	setField(a, key, scalarNode(value))
+	changed, err := it.Update(n)
+	if err != nil {
+		return nil, err
+	}
+	changed.prev, changed.made = nil, it.made
+	return changed, nil
+}

@@ -104,3 +104,11 @@ func commentLines(n *yaml.Node, into map[string]int) {
 		commentLines(c, into)
 	}
 }
+
+// Comments are the lines of the comments of a node, and how often each is
+// there.
+func Comments(n *yaml.Node) map[string]int {
+	m := map[string]int{}
+	commentLines(n, m)
+	return m
+}
