@@ -47,6 +47,7 @@ func Main(ctx context.Context, args []string, stdio Stdio) int {
 // commands lists the constructors of all commands.
 var commands = []func(*env) *cobra.Command{
 	newCatalogCmd,
+	newExitCodesCmd,
 	newImageCmd,
 	newKeygenCmd,
 	newLoginCmd,
