@@ -54,7 +54,8 @@ type Location struct {
 // is written with ./ in front.
 //
 // The result is normalised: schemes and hosts in lower case, no default
-// ports, clean paths. The http scheme is accepted here and it is up to the
+// ports, clean paths, the tag latest for a reference with neither tag nor
+// digest. The http scheme is accepted here and it is up to the
 // source to refuse it. Credentials are refused, and are not repeated in the
 // error; errors never hold control characters.
 func ParseLocation(s string) (Location, error) {
@@ -352,6 +353,9 @@ func parseOCI(s string) (Location, error) {
 	}
 	if len(repo) > 255 || !repositoryExpr.MatchString(repo) {
 		return Location{}, fmt.Errorf("%q is not a repository name (lower case letters, digits and single separators)", repo)
+	}
+	if tag == "" && !hasDigest {
+		tag = "latest"
 	}
 	l.Ref = host + "/" + repo
 	if tag != "" {

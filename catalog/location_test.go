@@ -57,7 +57,7 @@ func TestParseLocation(t *testing.T) {
 		{in: "file:///srv/repo.git", scheme: "git", ref: "file:///srv/repo.git//catalog.yaml", str: "file:///srv/repo.git//catalog.yaml"},
 		// OCI.
 		{in: "oci://ghcr.io/org/catalog:v1", scheme: "oci", ref: "ghcr.io/org/catalog:v1"},
-		{in: "oci://LOCALHOST:5000/c", scheme: "oci", ref: "localhost:5000/c", str: "oci://localhost:5000/c"},
+		{in: "oci://LOCALHOST:5000/c", scheme: "oci", ref: "localhost:5000/c:latest", str: "oci://localhost:5000/c:latest"},
 		{in: "oci://h/r:v1@sha256:" + hexA + "#p/README.md", scheme: "oci", ref: "h/r:v1", digest: shaA, path: "p/README.md"},
 	} {
 		got, err := ParseLocation(tt.in)

@@ -37,7 +37,8 @@ type ReadOptions struct {
 type Document struct {
 	Definition  *Definition
 	Catalog     *Catalog
-	Location    Location
+	Location    Location           // as asked for
+	Resolved    Location           // Location with the digest or commit it had when fetched
 	Digest      digest.Digest      // sha256 of the bytes
 	Diagnostics schema.Diagnostics // warnings and notices
 }
@@ -51,7 +52,7 @@ func (d *Document) AsCatalog() *Catalog {
 	return &Catalog{
 		Name:        d.Definition.Name,
 		Origin:      d.Location,
-		Resolved:    d.Location,
+		Resolved:    d.Resolved,
 		Digest:      d.Digest,
 		Definitions: []Definition{*d.Definition},
 		Diagnostics: d.Diagnostics,
@@ -83,7 +84,7 @@ func Read(ctx context.Context, loc Location, name string, data []byte, opts Read
 	if err := r.diags.Err(); err != nil {
 		return nil, err
 	}
-	doc.Location = loc
+	doc.Location, doc.Resolved = loc, loc
 	doc.Digest = digest.FromBytes(data)
 	doc.Diagnostics = r.diags
 	if c := doc.Catalog; c != nil {
@@ -92,8 +93,9 @@ func Read(ctx context.Context, loc Location, name string, data []byte, opts Read
 	return doc, nil
 }
 
-// Load fetches a document and reads it. Where it is from is the location that
-// the source has resolved, so that a tag or a branch is looked up only once.
+// Load fetches a document and reads it. URIs in it are taken against the
+// location that the source has resolved, so that a tag or a branch is looked
+// up only once.
 // Errors are those of the source and of [Read].
 func Load(ctx context.Context, src Source, loc Location, opts ReadOptions) (*Document, error) {
 	data, content, err := Fetch(ctx, src, loc)
@@ -111,7 +113,7 @@ func Load(ctx context.Context, src Source, loc Location, opts ReadOptions) (*Doc
 	if doc.Catalog != nil {
 		doc.Catalog.Origin = loc
 	}
-	doc.Location = base
+	doc.Location = loc
 	return doc, nil
 }
 
@@ -120,7 +122,7 @@ func Load(ctx context.Context, src Source, loc Location, opts ReadOptions) (*Doc
 func Fetch(ctx context.Context, src Source, loc Location) ([]byte, *Content, error) {
 	c, err := src.Fetch(ctx, loc)
 	if err != nil {
-		return nil, nil, fmt.Errorf("fetching %s: %w", loc, err)
+		return nil, nil, fmt.Errorf("fetching %w", err)
 	}
 	defer c.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(c.Body, MaxDocument+1))

@@ -250,7 +250,7 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := doc.Catalog; c.Origin.String() != "oci://h/c:v1" || c.Resolved != resolved || doc.Location != resolved {
+	if c := doc.Catalog; c.Origin.String() != "oci://h/c:v1" || c.Resolved != resolved || doc.Resolved != resolved || doc.Location.String() != "oci://h/c:v1" {
 		t.Errorf("origin %s, resolved %s", c.Origin, c.Resolved)
 	}
 	if _, err := Load(t.Context(), src, mustLocation(t, "big"), ReadOptions{}); err == nil || !strings.Contains(err.Error(), "more than 32 MiB") {

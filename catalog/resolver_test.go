@@ -27,7 +27,7 @@ func (d *documents) Fetch(_ context.Context, loc Location) (*Content, error) {
 	d.fetched[loc.String()]++
 	text, ok := d.texts[loc.String()]
 	if !ok {
-		return nil, os.ErrNotExist
+		return nil, fmt.Errorf("%s: %w", loc, os.ErrNotExist)
 	}
 	out := loc
 	switch loc.Scheme {

@@ -9,7 +9,7 @@ import (
 
 // Source fetches content by location. A Source whose scheme does not match
 // returns an error wrapping [errors.ErrUnsupported]; content that is not
-// there, one wrapping [io/fs.ErrNotExist]. When loc has a digest, the content
+// there, one wrapping [io/fs.ErrNotExist]. Errors name the location. When loc has a digest, the content
 // is verified before it is returned.
 type Source interface {
 	Fetch(ctx context.Context, loc Location) (*Content, error)

@@ -32,7 +32,7 @@ func (s *File) Fetch(ctx context.Context, loc catalog.Location) (*catalog.Conten
 	}
 	info, err := s.stat(loc.Ref)
 	if err != nil {
-		return nil, err
+		return nil, pathError(loc, err)
 	}
 	switch {
 	case info.IsDir():
@@ -43,7 +43,7 @@ func (s *File) Fetch(ctx context.Context, loc catalog.Location) (*catalog.Conten
 	}
 	f, err := s.open(loc.Ref)
 	if err != nil {
-		return nil, err
+		return nil, pathError(loc, err)
 	}
 	defer f.Close()
 	c, err := spool(f, s.MaxBytes, loc.Digest)
@@ -53,6 +53,14 @@ func (s *File) Fetch(ctx context.Context, loc catalog.Location) (*catalog.Conten
 	c.Name = path.Base(loc.Ref)
 	c.Location = loc
 	return c, nil
+}
+
+// pathError leaves the name of the system call out.
+func pathError(loc catalog.Location, err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	return fmt.Errorf("%s: %w", loc, err)
 }
 
 func (s *File) stat(name string) (fs.FileInfo, error) {
@@ -75,7 +83,7 @@ func (s *File) open(name string) (*os.File, error) {
 // local explains what os.Root would only refuse.
 func (s *File) local(name string) error {
 	if strings.HasPrefix(name, "/") || !filepath.IsLocal(filepath.FromSlash(name)) {
-		return fmt.Errorf("%s: outside the folder that files are read from", name)
+		return errors.New("outside the folder that files are read from")
 	}
 	return nil
 }

@@ -41,6 +41,7 @@ func TestScript(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"authregistry": cmdAuthRegistry,
 			"exitcode":     cmdExitCode,
+			"web":          cmdWeb,
 			"registry": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) != 0 {
 					ts.Fatalf("usage: registry")
@@ -63,6 +64,18 @@ func goEnv(t *testing.T, names ...string) map[string]string {
 		m[names[i]] = v
 	}
 	return m
+}
+
+// cmdWeb serves a folder over http and sets $WEB to its URL:
+//
+//	web DIR
+func cmdWeb(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: web DIR")
+	}
+	srv := httptest.NewServer(http.FileServer(http.Dir(ts.MkAbs(args[0]))))
+	ts.Defer(srv.Close)
+	ts.Setenv("WEB", srv.URL)
 }
 
 // cmdAuthRegistry starts a registry that only says whether a user's password

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/catalog/source"
 	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/runtime"
 	"github.com/krmcat/krmcat/schema"
@@ -114,13 +115,13 @@ func codeFor(err error) int {
 		return exitPolicy
 	case errors.Is(err, catalog.ErrUntrusted):
 		return exitUntrusted
-	case errors.Is(err, catalog.ErrNoDigest), errors.Is(err, registry.ErrIntegrity):
+	case errors.Is(err, catalog.ErrNoDigest), errors.Is(err, registry.ErrIntegrity), errors.Is(err, source.ErrIntegrity):
 		return exitIntegrity
-	case errors.Is(err, registry.ErrDenied):
+	case errors.Is(err, registry.ErrDenied), errors.Is(err, source.ErrDenied):
 		return exitAuth
 	case errors.Is(err, registry.ErrExists):
 		return exitConflict
-	case errors.Is(err, registry.ErrUnavailable):
+	case errors.Is(err, registry.ErrUnavailable), errors.Is(err, source.ErrUnavailable):
 		return exitUnavailable
 	case errors.Is(err, catalog.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return exitNotFound
@@ -155,7 +156,11 @@ func hintFor(err error) string {
 		return "a release never changes: publish under a new version"
 	case errors.Is(err, registry.ErrUnavailable):
 		return "check that the registry is running and reachable, and try again"
-	case errors.Is(err, registry.ErrIntegrity):
+	case errors.Is(err, source.ErrUnavailable):
+		return "check the location and the network, and try again"
+	case errors.Is(err, source.ErrDenied):
+		return "make it readable for everybody, or publish it to a registry, which can be logged in to"
+	case errors.Is(err, registry.ErrIntegrity), errors.Is(err, source.ErrIntegrity):
 		return "the content was changed or damaged on its way; do not use it"
 	case errors.Is(err, fs.ErrNotExist):
 		return "check the path; use - to read from standard input"
