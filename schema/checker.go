@@ -42,19 +42,33 @@ func (c *checker) report(f finding) {
 	if sev == off {
 		return
 	}
-	d := Diagnostic{Severity: sev, Rule: f.rule.ID(c.v.Level), Message: f.message, Fix: f.fix, Path: yamlpos.Path(c.doc.Value, f.path)}
-	key, value, ok := c.doc.Find(f.path...)
+	d := Place(c.file, c.doc, f.path, f.onKey)
+	d.Severity, d.Rule, d.Message, d.Fix = sev, f.rule.ID(c.v.Level), f.message, f.fix
+	c.found = append(c.found, d)
+}
+
+// Place starts a diagnostic about the value at a path in a document, or about
+// the key of the value: it has a position, path, excerpt and width. If there is
+// nothing at the path, the position is that of the last value on the way.
+func Place(f *yamlpos.File, doc *yamlpos.Document, path []string, onKey bool) Diagnostic {
+	key, value, ok := doc.Find(path...)
 	node := value
-	if (f.onKey || !ok) && key != nil {
+	if (onKey || !ok) && key != nil {
 		node = key
 	}
-	d.Pos = Position{File: c.file.Name, Line: node.Line, Column: node.Column}
+	d := Diagnostic{Path: yamlpos.Path(doc.Value, path), Pos: Position{File: f.Name, Line: node.Line, Column: node.Column}}
 	d.Width = yamlpos.Width(node)
 	if node.Kind == yaml.MappingNode && len(node.Content) > 0 && node.Style&yaml.FlowStyle == 0 {
 		d.Width = yamlpos.Width(node.Content[0])
 	}
-	d.Excerpt, d.Skip = c.file.Excerpt(d.Pos.Line, d.Pos.Column)
-	c.found = append(c.found, d)
+	d.Excerpt, d.Skip = f.Excerpt(d.Pos.Line, d.Pos.Column)
+	return d
+}
+
+// ProblemDiagnostic is the diagnostic for something that is wrong with the
+// text of a file.
+func ProblemDiagnostic(f *yamlpos.File, p yamlpos.Problem) Diagnostic {
+	return problemDiagnostic(f, p, Publish)
 }
 
 // cursor is a value in the document and the way to it.

@@ -134,3 +134,7 @@ func (e *InvalidError) Error() string {
 	}
 	return fmt.Sprintf("%s (and %d more errors)", first, n-1)
 }
+
+// Sort brings findings into the order of their places; those at one place are
+// ordered by severity, rule and text.
+func (ds Diagnostics) Sort() { sortDiagnostics(ds) }

@@ -122,3 +122,7 @@ func distance(a, b string) int {
 	}
 	return prev[len(b)]
 }
+
+// Suggest is the candidate that is spelled most like a name, or "" if none is
+// near enough.
+func Suggest(name string, candidates []string) string { return suggest(name, candidates) }

@@ -1,4 +1,4 @@
-package openapi
+package structural
 
 import (
 	"fmt"
@@ -57,14 +57,11 @@ var typeSlips = map[string]string{
 	"map": "object", "dict": "object", "struct": "object", "list": "array", "slice": "array", "str": "string", "text": "string",
 }
 
-// CheckSchema checks an openAPIV3Schema, as decoded from JSON with integers as
+// Check checks an openAPIV3Schema, as decoded from JSON with integers as
 // int64 or float64. The findings are in no particular order.
-func CheckSchema(schema any) []Finding {
+func Check(schema any) []Finding {
 	w := &walker{}
 	w.schema(nil, schema, level{root: true})
-	if len(w.found) == 0 {
-		w.defaults(schema)
-	}
 	return w.found
 }
 
@@ -86,7 +83,6 @@ type level struct {
 	logical  bool // inside of allOf, anyOf, oneOf or not
 	depth    int
 	metadata bool // the metadata of the root or of an embedded resource
-	embedded bool // an embedded resource
 }
 
 func (w *walker) add(kind Kind, path []string, onKey bool, fix, format string, a ...any) {
@@ -378,8 +374,7 @@ func (w *walker) structural(path []string, m map[string]any, l level) {
 	if l.metadata {
 		w.metadata(path, m)
 	}
-	if d, there := m["default"]; there && l.root {
-		_ = d
+	if _, there := m["default"]; there && l.root {
 		w.add(Unstructural, join(path, "default"), true, "remove it", "the root of a schema has no default")
 	}
 }
