@@ -152,6 +152,22 @@ func New(store regstore.Driver, opts *Options) *Server {
 // Store returns what the server serves, for readers in the same process.
 func (s *Server) Store() registry.Store { return s.store }
 
+// Harden gives an [http.Server] the limits that a registry needs in front of
+// its handlers: on the time and size of headers and on idle connections.
+// Fields that are set stay. Reading bodies and writing answers is limited by
+// the [Server], as that depends on their size.
+func Harden(s *http.Server) {
+	if s.ReadHeaderTimeout == 0 {
+		s.ReadHeaderTimeout = 10 * time.Second
+	}
+	if s.IdleTimeout == 0 {
+		s.IdleTimeout = 2 * time.Minute
+	}
+	if s.MaxHeaderBytes == 0 {
+		s.MaxHeaderBytes = 64 << 10
+	}
+}
+
 // call is one request on its way.
 type call struct {
 	*Server

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/registry/regmem"
@@ -42,8 +41,7 @@ func NewServerWith(t testing.TB, store regstore.Driver, opts *regserver.Options)
 		o.Log = slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	}
 	h := httptest.NewUnstartedServer(regserver.New(store, &o))
-	h.Config.ReadHeaderTimeout = 10 * time.Second
-	h.Config.MaxHeaderBytes = 64 << 10
+	regserver.Harden(h.Config)
 	h.Start()
 	t.Cleanup(h.Close)
 	return &Server{Host: strings.TrimPrefix(h.URL, "http://"), URL: h.URL, Store: store, HTTP: h}
