@@ -20,11 +20,12 @@ const BundleSuffix = ".sigstore.json"
 // SignBlob signs the bytes of a file and returns a bundle in JSON, which
 // cosign verify-blob --bundle accepts.
 func (k *KeySigner) SignBlob(ctx context.Context, data []byte) ([]byte, error) {
-	return signBlob(ctx, k, data)
+	return k.With(SignOptions{}).SignBlob(ctx, data)
 }
 
-func signBlob(ctx context.Context, maker bundleMaker, data []byte) ([]byte, error) {
-	b, err := maker.bundle(ctx, &sign.PlainData{Data: data})
+// SignBlob signs the bytes of a file; see [KeySigner.SignBlob].
+func (s *OptionSigner) SignBlob(ctx context.Context, data []byte) ([]byte, error) {
+	b, err := s.maker.bundle(ctx, &sign.PlainData{Data: data})
 	if err != nil {
 		return nil, fmt.Errorf("signing: %w", err)
 	}

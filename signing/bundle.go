@@ -8,6 +8,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/sign"
 	"google.golang.org/protobuf/encoding/protojson"
 	"oras.land/oras-go/v2"
@@ -20,6 +21,8 @@ type SignOptions struct {
 	// Legacy also writes the older format, for verifiers that do not look
 	// for bundles.
 	Legacy bool
+	// Services vouch for the signature, besides the key. Nil means none.
+	Services *Services
 	// Created is the time that the manifest of the signature says it was
 	// made at. It is not signed. Zero means now.
 	Created time.Time
@@ -31,7 +34,9 @@ func (k *KeySigner) Sign(ctx context.Context, target oras.GraphTarget, reference
 }
 
 // With returns a signer that signs with k and options.
-func (k *KeySigner) With(opts SignOptions) *OptionSigner { return &OptionSigner{maker: k, opts: opts} }
+func (k *KeySigner) With(opts SignOptions) *OptionSigner {
+	return &OptionSigner{maker: keyWithServices{k, opts.Services}, opts: opts}
+}
 
 // OptionSigner is a signer with options; see [KeySigner.With].
 type OptionSigner struct {
@@ -41,10 +46,26 @@ type OptionSigner struct {
 
 var _ Signer = (*OptionSigner)(nil)
 
-// bundleMaker signs statements and payloads; keys and keyless signers do.
+// keyWithServices is a key whose signatures others vouch for.
+type keyWithServices struct {
+	key      *KeySigner
+	services *Services
+}
+
+func (k keyWithServices) bundle(ctx context.Context, content sign.Content) ([]byte, error) {
+	opts := k.services.options(false)
+	opts.Context = ctx
+	if opts.TrustedRoot != nil {
+		key := root.NewExpiringKey(k.key.sv, time.Time{}, time.Time{})
+		opts.TrustedRoot = keyMaterial{opts.TrustedRoot, root.NewTrustedPublicKeyMaterial(
+			func(string) (root.TimeConstrainedVerifier, error) { return key, nil })}
+	}
+	return makeBundle(content, keypair{k.key}, opts)
+}
+
+// bundleMaker signs statements and plain bytes; keys and keyless signers do.
 type bundleMaker interface {
 	bundle(ctx context.Context, content sign.Content) ([]byte, error)
-	legacy(ctx context.Context, payload []byte) (*legacyLayer, error)
 }
 
 // Sign implements [Signer].
@@ -70,10 +91,6 @@ func (s *OptionSigner) Sign(ctx context.Context, target oras.GraphTarget, refere
 // that signing again would add nothing.
 func (k *KeySigner) Signed(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor, opts SignOptions) (bool, error) {
 	return signed(ctx, target, reference, subject, Policy{Keys: []any{k.public}, Annotations: opts.Annotations}, opts.Legacy)
-}
-
-func (k *KeySigner) bundle(ctx context.Context, content sign.Content) ([]byte, error) {
-	return makeBundle(content, keypair{k}, sign.BundleOptions{Context: ctx})
 }
 
 // makeBundle signs and returns the bundle in JSON.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,6 +22,7 @@ import (
 	"github.com/sigstore/cosign/v2/pkg/oci"
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
+	"github.com/sigstore/sigstore-go/pkg/sign"
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/content"
@@ -40,12 +43,6 @@ func legacyTag(d digest.Digest) string {
 	return strings.Replace(d.String(), ":", "-", 1) + ".sig"
 }
 
-// legacyLayer is one signature of the older format.
-type legacyLayer struct {
-	payload     []byte
-	annotations map[string]string
-}
-
 // attachLegacy adds a signature to the tag of a subject. Of two signers who do
 // so at the same moment one may lose, as with cosign.
 func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, reference string, subject ocispec.Descriptor, annotations map[string]string) error {
@@ -53,7 +50,7 @@ func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, re
 	if err != nil {
 		return err
 	}
-	sig, err := maker.legacy(ctx, p)
+	sig, err := signLegacy(ctx, maker, p)
 	if err != nil {
 		return err
 	}
@@ -71,7 +68,7 @@ func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, re
 		MediaType:   string(ctypes.SimpleSigningMediaType),
 		Digest:      digest.FromBytes(p),
 		Size:        int64(len(p)),
-		Annotations: sig.annotations,
+		Annotations: sig,
 	}
 	if err := pushBytes(ctx, target, layer, p); err != nil {
 		return err
@@ -135,13 +132,58 @@ func legacyPayload(reference string, d digest.Digest, annotations map[string]str
 	return p.MarshalJSON()
 }
 
-// legacy signs a payload of the older format.
-func (k *KeySigner) legacy(ctx context.Context, p []byte) (*legacyLayer, error) {
-	sig, _, err := keypair{k}.SignData(ctx, p)
+// signLegacy signs a payload of the older format: as a bundle about plain bytes,
+// whose parts go into annotations.
+func signLegacy(ctx context.Context, maker bundleMaker, p []byte) (map[string]string, error) {
+	data, err := maker.bundle(ctx, &sign.PlainData{Data: p})
 	if err != nil {
 		return nil, err
 	}
-	return &legacyLayer{p, map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(sig)}}, nil
+	b, err := decodeBundle(data)
+	if err != nil {
+		return nil, err
+	}
+	a := map[string]string{
+		static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(b.GetMessageSignature().GetSignature()),
+	}
+	material := b.GetVerificationMaterial()
+	if cert := material.GetCertificate(); cert != nil {
+		a[static.CertificateAnnotationKey] = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.GetRawBytes()}))
+		a[static.ChainAnnotationKey] = ""
+	}
+	if ts := material.GetTimestampVerificationData().GetRfc3161Timestamps(); len(ts) > 0 {
+		if err := setJSON(a, static.RFC3161TimestampAnnotationKey, cbundle.RFC3161Timestamp{SignedRFC3161Timestamp: ts[0].GetSignedTimestamp()}); err != nil {
+			return nil, err
+		}
+	}
+	for _, e := range material.GetTlogEntries() {
+		// Only the first version of Rekor promises inclusion, which is all
+		// that the older format can hold.
+		set := e.GetInclusionPromise().GetSignedEntryTimestamp()
+		if len(set) == 0 {
+			continue
+		}
+		entry := cbundle.RekorBundle{SignedEntryTimestamp: set, Payload: cbundle.RekorPayload{
+			Body:           base64.StdEncoding.EncodeToString(e.GetCanonicalizedBody()),
+			IntegratedTime: e.GetIntegratedTime(),
+			LogIndex:       e.GetLogIndex(),
+			LogID:          hex.EncodeToString(e.GetLogId().GetKeyId()),
+		}}
+		if err := setJSON(a, static.BundleAnnotationKey, entry); err != nil {
+			return nil, err
+		}
+		break
+	}
+	return a, nil
+}
+
+func setJSON(m map[string]string, key string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", key, err)
+	}
+	m[key] = string(data)
+	return nil
 }
 
 // legacyManifest fetches the manifest behind the tag of a subject. The error
@@ -217,11 +259,15 @@ func (a *authority) verifyLegacy(ctx context.Context, sig oci.Signature, referen
 	if err != nil {
 		return nil, err
 	}
-	co, err := a.legacyOptions(sig)
+	co, err := a.legacyOptions()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := cosign.VerifyImageSignature(ctx, sig, hash, co); err != nil {
+	when, err := a.legacyTime(sig)
+	if err != nil {
+		return nil, err
+	}
+	if err := cosignVerify(ctx, sig, hash, co); err != nil {
 		return nil, err
 	}
 	data, err := sig.Payload()
@@ -242,7 +288,7 @@ func (a *authority) verifyLegacy(ctx context.Context, sig oci.Signature, referen
 	if err := sameRepository(signedAs, reference, mirrors); err != nil {
 		return nil, err
 	}
-	v := &Verification{Subject: subject, Format: FormatLegacy, Key: a.fingerprint, Reference: signedAs}
+	v := &Verification{Subject: subject, Format: FormatLegacy, Key: a.fingerprint, Reference: signedAs, Time: when}
 	for k, x := range p.Optional {
 		if s, ok := x.(string); ok {
 			if v.Annotations == nil {
@@ -250,9 +296,6 @@ func (a *authority) verifyLegacy(ctx context.Context, sig oci.Signature, referen
 			}
 			v.Annotations[k] = s
 		}
-	}
-	if v.Time, err = a.legacyTime(sig, co); err != nil {
-		return nil, err
 	}
 	if a.key == nil {
 		cert, err := sig.Cert()
@@ -266,7 +309,7 @@ func (a *authority) verifyLegacy(ctx context.Context, sig oci.Signature, referen
 }
 
 // legacyOptions are cosign's options for what the authority requires.
-func (a *authority) legacyOptions(sig oci.Signature) (*cosign.CheckOpts, error) {
+func (a *authority) legacyOptions() (*cosign.CheckOpts, error) {
 	if a.evidence.Timestamps > 1 || a.evidence.Tlog > 1 {
 		return nil, errors.New("signatures of the older format carry one timestamp and one log entry at most")
 	}
@@ -279,10 +322,6 @@ func (a *authority) legacyOptions(sig oci.Signature) (*cosign.CheckOpts, error) 
 		TrustedMaterial:     a.root,
 		MaxWorkers:          1,
 	}
-	// cosign takes a signature without a timestamp even if timestamps are used.
-	if ts, err := sig.RFC3161Timestamp(); a.evidence.Timestamps > 0 && (err != nil || ts == nil) {
-		return nil, errors.New("no timestamp")
-	}
 	if a.key != nil {
 		co.SigVerifier = a.verifier
 		return co, nil
@@ -293,31 +332,70 @@ func (a *authority) legacyOptions(sig oci.Signature) (*cosign.CheckOpts, error) 
 	return co, nil
 }
 
-// legacyTime is the time of signing that the required evidence vouches for,
-// checked against the window of the key.
-func (a *authority) legacyTime(sig oci.Signature, co *cosign.CheckOpts) (time.Time, error) {
+// cosignVerify lets cosign check a signature. cosign panics on some that are
+// made to do so; those known are kept from it, and the rest are errors.
+func cosignVerify(ctx context.Context, sig oci.Signature, hash v1.Hash, co *cosign.CheckOpts) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("malformed signature: %v", r)
+		}
+	}()
+	_, err = cosign.VerifyImageSignature(ctx, sig, hash, co)
+	return err
+}
+
+// legacyTime is the time of signing that the required evidence claims,
+// checked against the window of the key. The timestamp is verified here: cosign
+// takes a signature without one, and panics at one that no trusted authority
+// made. The log entry is verified by cosign after this.
+func (a *authority) legacyTime(sig oci.Signature) (time.Time, error) {
 	var t time.Time
-	switch {
-	case a.evidence.Timestamps > 0:
-		ts, err := cosign.VerifyRFC3161Timestamp(sig, co)
-		if err != nil {
-			return t, err
+	entry, err := sig.Bundle()
+	if err != nil {
+		return t, fmt.Errorf("log entry: %w", err)
+	}
+	if entry != nil {
+		if _, ok := entry.Payload.Body.(string); !ok {
+			return t, errors.New("log entry: no body") // cosign panics at it
 		}
-		t = ts.Time
-	case a.evidence.Tlog > 0:
-		b, err := sig.Bundle()
-		if err != nil {
-			return t, err
-		}
-		if b == nil {
+	}
+	if a.evidence.Tlog > 0 {
+		if entry == nil {
 			return t, errors.New("no log entry")
 		}
-		t = time.Unix(b.Payload.IntegratedTime, 0)
+		t = time.Unix(entry.Payload.IntegratedTime, 0)
 	}
-	if err := a.window(t); err != nil {
-		return t, err
+	if a.evidence.Timestamps > 0 {
+		ts, err := sig.RFC3161Timestamp()
+		if err != nil {
+			return t, fmt.Errorf("timestamp: %w", err)
+		}
+		if ts == nil {
+			return t, errors.New("no timestamp")
+		}
+		if t, err = a.timestamp(sig, ts.SignedRFC3161Timestamp); err != nil {
+			return t, err
+		}
 	}
-	return t, nil
+	return t, a.window(t)
+}
+
+// timestamp verifies a timestamp of a signature.
+func (a *authority) timestamp(sig oci.Signature, ts []byte) (time.Time, error) {
+	b64, err := sig.Base64Signature()
+	if err != nil {
+		return time.Time{}, err
+	}
+	raw, err := base64.StdEncoding.DecodeString(b64)
+	if err != nil || len(raw) == 0 {
+		return time.Time{}, errors.New("the signature is not base64")
+	}
+	for _, tsa := range a.root.TimestampingAuthorities() {
+		if t, err := tsa.Verify(ts, raw); err == nil {
+			return t.Time, nil
+		}
+	}
+	return time.Time{}, errors.New("no trusted authority made the timestamp")
 }
 
 // sameRepository checks the repository that a signature was made for, so that

@@ -2,6 +2,7 @@ package signing_test
 
 import (
 	"bytes"
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -15,6 +16,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/content/memory"
 	"oras.land/oras-go/v2/registry/remote"
 
@@ -250,4 +252,27 @@ func TestLoadSigner(t *testing.T) {
 	if bytes.Contains(pair.Private, []byte("BEGIN PRIVATE KEY")) {
 		t.Error("the private key is not encrypted")
 	}
+}
+
+// verifyFormat verifies signatures of one format only.
+func verifyFormat(t testing.TB, target oras.GraphTarget, ref string, subject ocispec.Descriptor, policy signing.Policy, legacy bool) (*signing.Verification, error) {
+	t.Helper()
+	var read content.ReadOnlyGraphStorage = target
+	if legacy {
+		read = legacyOnly{target}
+	} else {
+		policy.NoLegacy = true
+	}
+	v, err := signing.Checker{}.Verify(t.Context(), read, ref, subject, policy)
+	if err == nil && (v.Format == signing.FormatLegacy) != legacy {
+		t.Errorf("got format %s", v.Format)
+	}
+	return v, err
+}
+
+// legacyOnly hides referrers.
+type legacyOnly struct{ oras.ReadOnlyTarget }
+
+func (legacyOnly) Predecessors(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	return nil, nil
 }

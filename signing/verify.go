@@ -15,7 +15,6 @@ import (
 	intoto "github.com/in-toto/attestation/go/v1"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sigstore/sigstore-go/pkg/bundle"
 	"github.com/sigstore/sigstore-go/pkg/fulcio/certificate"
 	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/verify"
@@ -230,7 +229,7 @@ func (a *authority) String() string {
 }
 
 // verifyBundle checks a bundle about subject and returns the statement.
-func (a *authority) verifyBundle(b *bundle.Bundle, subject digest.Digest) (*Verification, *intoto.Statement, error) {
+func (a *authority) verifyBundle(b verify.SignedEntity, subject digest.Digest) (*Verification, *intoto.Statement, error) {
 	raw, err := hex.DecodeString(subject.Encoded())
 	if err != nil {
 		return nil, nil, fmt.Errorf("digest %s: %w", subject, err)
@@ -258,7 +257,7 @@ func (a *authority) verifyBundle(b *bundle.Bundle, subject digest.Digest) (*Veri
 }
 
 // verification says who signed a verified bundle and when.
-func (a *authority) verification(b *bundle.Bundle, res *verify.VerificationResult) (*Verification, error) {
+func (a *authority) verification(b verify.SignedEntity, res *verify.VerificationResult) (*Verification, error) {
 	v := &Verification{Format: FormatBundle, Key: a.fingerprint}
 	for _, ts := range res.VerifiedTimestamps {
 		if v.Time.IsZero() || ts.Timestamp.Before(v.Time) {
