@@ -46,6 +46,7 @@ func Main(ctx context.Context, args []string, stdio Stdio) int {
 
 // commands lists the constructors of all commands.
 var commands = []func(*env) *cobra.Command{
+	newAdminCmd,
 	newCatalogCmd,
 	newExitCodesCmd,
 	newImageCmd,
