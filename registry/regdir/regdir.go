@@ -60,6 +60,9 @@ type Options struct {
 	UploadTTL time.Duration
 	// MaxUploads is how many unfinished uploads there may be; 0 is 10,000.
 	MaxUploads int
+	// MustExist makes a folder that is not a registry yet an error, which
+	// wraps [io/fs.ErrNotExist], instead of making it one.
+	MustExist bool
 }
 
 // Store is a driver that keeps everything in a folder. Use [Open].
@@ -120,6 +123,18 @@ func (s *Store) open(dir string) error {
 		return err
 	}
 	s.root = root
+	if s.opts.MustExist {
+		_, err := os.Stat(root)
+		if err == nil {
+			err = recognize(root)
+		}
+		if err == nil {
+			_, err = os.Stat(filepath.Join(root, "layout"))
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if err := os.MkdirAll(root, 0o777); err != nil {
 		return err
 	}

@@ -87,6 +87,14 @@ func TestOpen(t *testing.T) {
 		t.Error("a file: no error")
 	}
 
+	none := filepath.Join(t.TempDir(), "none")
+	if _, err := regdir.Open(none, &regdir.Options{MustExist: true}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder that has to be there: got %v, want fs.ErrNotExist", err)
+	}
+	if _, err := os.Stat(none); err == nil {
+		t.Error("it was made")
+	}
+
 	newer := t.TempDir()
 	if err := os.WriteFile(filepath.Join(newer, "layout"), []byte("krmcat registry 2\n"), 0o666); err != nil {
 		t.Fatal(err)

@@ -14,10 +14,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
-	"github.com/Masterminds/semver/v3"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/krmcat/krmcat/registry"
@@ -114,13 +112,9 @@ type UnauthorizedError struct {
 
 func (e *UnauthorizedError) Error() string { return e.Message }
 
-// ReleaseTag reports whether a tag is a release: a semantic version of three
-// numbers, with or without a v in front and with or without a pre-release.
-// Build metadata is written with '_', as a tag has no '+'.
-func ReleaseTag(_, tag string) bool {
-	_, err := semver.StrictNewVersion(strings.Replace(strings.TrimPrefix(tag, "v"), "_", "+", 1))
-	return err == nil
-}
+// ReleaseTag reports whether a tag is a release, whatever its repository; see
+// [registry.IsRelease].
+func ReleaseTag(_, tag string) bool { return registry.IsRelease(tag) }
 
 // Server is an [http.Handler] for the paths /v2 and below. It is safe for
 // concurrent use.
