@@ -3,6 +3,7 @@ package signing
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,6 +22,10 @@ type SignOptions struct {
 	// Legacy also writes the older format, for verifiers that do not look
 	// for bundles.
 	Legacy bool
+	// NoBundle leaves the bundle out; it goes with Legacy. cosign 2.6 looks at
+	// nothing else as soon as there is a bundle, and then wants a trusted root
+	// even for keys.
+	NoBundle bool
 	// Services vouch for the signature, besides the key. Nil means none.
 	Services *Services
 	// Created is the time that the manifest of the signature says it was
@@ -70,17 +75,26 @@ type bundleMaker interface {
 
 // Sign implements [Signer].
 func (s *OptionSigner) Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error) {
-	st, err := newStatement(reference, subject.Digest, PredicateSignature, nil, s.opts.Annotations)
-	if err != nil {
-		return ocispec.Descriptor{}, err
+	if s.opts.NoBundle && !s.opts.Legacy {
+		return ocispec.Descriptor{}, errors.New("signing: a format is needed, a bundle or the older one")
 	}
-	desc, err := attachStatement(ctx, s.maker, target, subject, st, PredicateSignature, s.opts.Created)
-	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("signing %s@%s: %w", reference, subject.Digest, err)
+	var desc ocispec.Descriptor
+	if !s.opts.NoBundle {
+		st, err := newStatement(reference, subject.Digest, PredicateSignature, nil, s.opts.Annotations)
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		if desc, err = attachStatement(ctx, s.maker, target, subject, st, PredicateSignature, s.opts.Created); err != nil {
+			return ocispec.Descriptor{}, fmt.Errorf("signing %s@%s: %w", reference, subject.Digest, err)
+		}
 	}
 	if s.opts.Legacy {
-		if err := attachLegacy(ctx, s.maker, target, reference, subject, s.opts.Annotations); err != nil {
+		legacy, err := attachLegacy(ctx, s.maker, target, reference, subject, s.opts.Annotations)
+		if err != nil {
 			return ocispec.Descriptor{}, fmt.Errorf("signing %s@%s in the older format: %w", reference, subject.Digest, err)
+		}
+		if s.opts.NoBundle {
+			desc = legacy
 		}
 	}
 	return desc, nil
@@ -90,7 +104,7 @@ func (s *OptionSigner) Sign(ctx context.Context, target oras.GraphTarget, refere
 // the same annotations, and in the older format too if it is asked for, so
 // that signing again would add nothing.
 func (k *KeySigner) Signed(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor, opts SignOptions) (bool, error) {
-	return signed(ctx, target, reference, subject, Policy{Keys: []any{k.public}, Annotations: opts.Annotations}, opts.Legacy)
+	return signed(ctx, target, reference, subject, Policy{Keys: []any{k.public}, Annotations: opts.Annotations}, opts)
 }
 
 // makeBundle signs and returns the bundle in JSON.

@@ -187,7 +187,7 @@ func (k *KeylessSigner) Signed(ctx context.Context, target oras.GraphTarget, ref
 	}
 	policy := Policy{Identities: []Identity{id}, Root: k.services.Root, Annotations: opts.Annotations}
 	policy.Evidence = Evidence{Timestamps: min(1, len(k.services.Timestamps)), Tlog: min(1, len(k.services.Logs)), NoSCT: true}
-	return signed(ctx, target, reference, subject, policy, opts.Legacy)
+	return signed(ctx, target, reference, subject, policy, opts)
 }
 
 func (k *KeylessSigner) bundle(ctx context.Context, content sign.Content) ([]byte, error) {

@@ -45,24 +45,24 @@ func legacyTag(d digest.Digest) string {
 
 // attachLegacy adds a signature to the tag of a subject. Of two signers who do
 // so at the same moment one may lose, as with cosign.
-func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, reference string, subject ocispec.Descriptor, annotations map[string]string) error {
+func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, reference string, subject ocispec.Descriptor, annotations map[string]string) (ocispec.Descriptor, error) {
 	p, err := legacyPayload(reference, subject.Digest, annotations)
 	if err != nil {
-		return err
+		return ocispec.Descriptor{}, err
 	}
 	sig, err := signLegacy(ctx, maker, p)
 	if err != nil {
-		return err
+		return ocispec.Descriptor{}, err
 	}
 	manifest := &ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest}
 	manifest.SchemaVersion = 2
 	if _, old, err := legacyManifest(ctx, target, subject.Digest); err == nil {
 		manifest.Layers = old.Layers
 	} else if !errors.Is(err, errdef.ErrNotFound) {
-		return err
+		return ocispec.Descriptor{}, err
 	}
 	if len(manifest.Layers) >= maxLegacyLayers {
-		return fmt.Errorf("%w: %s has %d signatures already", ErrTooMuch, legacyTag(subject.Digest), len(manifest.Layers))
+		return ocispec.Descriptor{}, fmt.Errorf("%w: %s has %d signatures already", ErrTooMuch, legacyTag(subject.Digest), len(manifest.Layers))
 	}
 	layer := ocispec.Descriptor{
 		MediaType:   string(ctypes.SimpleSigningMediaType),
@@ -71,21 +71,22 @@ func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, re
 		Annotations: sig,
 	}
 	if err := pushBytes(ctx, target, layer, p); err != nil {
-		return err
+		return ocispec.Descriptor{}, err
 	}
 	manifest.Layers = append(slices.Clone(manifest.Layers), layer)
 	manifest.Config, err = pushLegacyConfig(ctx, target, manifest.Layers)
 	if err != nil {
-		return err
+		return ocispec.Descriptor{}, err
 	}
 	data, err := json.Marshal(manifest)
 	if err != nil {
-		return fmt.Errorf("writing the manifest: %w", err)
+		return ocispec.Descriptor{}, fmt.Errorf("writing the manifest: %w", err)
 	}
-	if _, err := oras.TagBytes(ctx, target, ocispec.MediaTypeImageManifest, data, legacyTag(subject.Digest)); err != nil {
-		return fmt.Errorf("tagging %s: %w", legacyTag(subject.Digest), err)
+	desc, err := oras.TagBytes(ctx, target, ocispec.MediaTypeImageManifest, data, legacyTag(subject.Digest))
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("tagging %s: %w", legacyTag(subject.Digest), err)
 	}
-	return nil
+	return desc, nil
 }
 
 // pushLegacyConfig pushes the image config that readers expect to agree with

@@ -48,17 +48,19 @@ func (Checker) Verify(ctx context.Context, target content.ReadOnlyGraphStorage, 
 	return v, nil
 }
 
-// signed reports whether a policy is satisfied, by bundles and, if asked for,
-// by the older format as well.
-func signed(ctx context.Context, target content.ReadOnlyGraphStorage, reference string, subject ocispec.Descriptor, policy Policy, legacy bool) (bool, error) {
+// signed reports whether a policy is satisfied in every format that the
+// options ask for.
+func signed(ctx context.Context, target content.ReadOnlyGraphStorage, reference string, subject ocispec.Descriptor, policy Policy, opts SignOptions) (bool, error) {
 	list, err := policy.authorities()
 	if err != nil {
 		return false, err
 	}
-	c := &collector{target: target, reference: reference, subject: subject, noLegacy: true}
-	_, err = c.first(ctx, list, policy.Annotations)
-	if err == nil && legacy {
-		c = &collector{target: target, reference: reference, subject: subject, noBundles: true}
+	if !opts.NoBundle {
+		c := &collector{target: target, reference: reference, subject: subject, noLegacy: true}
+		_, err = c.first(ctx, list, policy.Annotations)
+	}
+	if err == nil && opts.Legacy {
+		c := &collector{target: target, reference: reference, subject: subject, noBundles: true}
 		_, err = c.first(ctx, list, policy.Annotations)
 	}
 	switch {
