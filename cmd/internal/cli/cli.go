@@ -59,6 +59,7 @@ var commands = []func(*env) *cobra.Command{
 	newPublishCmd,
 	newPullCmd,
 	newSignCmd,
+	newVerifyCmd,
 	newVersionCmd,
 	newViewCmd,
 }
