@@ -30,13 +30,17 @@ type validateOptions struct {
 	Output    string
 	Max       int
 	Quiet     bool
+
+	Configs  []string
+	Catalogs catalogFlags
+	Remote   remoteFlags
 }
 
 func newValidateCmd(e *env) *cobra.Command {
 	var o validateOptions
 	cmd := &cobra.Command{
-		Use:   "validate FILE|DIR|GLOB|-...",
-		Short: "Check function definitions, catalogs and ResourceLists",
+		Use:   "validate [FILE|DIR|GLOB|-...]",
+		Short: "Check definitions, catalogs, ResourceLists and functionConfigs",
 		Long: `Check KRMFunctionDefinition, KRMFunctionCatalog and ResourceList documents in
 files, directories or standard input, and report everything that is wrong with
 its place and what to do about it.
@@ -49,16 +53,25 @@ A document that names local files as its runtimes is read as its author's
 source: krmcat publish uploads these files and fills in their locations and
 digests. With --published, local paths are errors.
 
+With --config, functionConfigs are checked against the schemas of their
+functions, which are looked up by apiVersion and kind in the catalogs that
+--catalog names; a definition is a catalog of one. The verdicts are those of a
+Kubernetes API server for a custom resource. Nothing is run, and no catalog has
+to be trusted for it.
+
 In directories, files that end in .yaml, .yml or .json are read, and documents
 of other kinds are passed over with a notice. Exit code 3 means that errors were
 found, 5 that a file is not there.`,
 		Example: `  krmcat validate function.yaml
   krmcat validate --level consume catalog.yaml
+  krmcat validate --config set-labels.yaml --catalog catalog.yaml
   krmcat validate -o sarif ./functions > krmcat.sarif
   curl -s https://example.com/catalog.yaml | krmcat validate -`,
-		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			o.Args = a
+			if len(a) == 0 && len(o.Configs) == 0 {
+				return usagef("name files to check, or - for standard input")
+			}
 			return runValidate(cmd.Context(), e, o)
 		},
 	}
@@ -69,6 +82,9 @@ found, 5 that a file is not there.`,
 	f.BoolVar(&o.OnlyKEP, "only-kep", false, "refuse starlark runtimes and licenses that only krmcat accepts")
 	f.IntVar(&o.Max, "max-findings", 100, "show at most this `number` of findings as text; 0 shows all")
 	f.BoolVarP(&o.Quiet, "quiet", "q", false, "no summary")
+	f.StringArrayVar(&o.Configs, "config", nil, "functionConfig `file` to check against the schema of its function; repeatable, - for standard input")
+	f.StringArrayVar(&o.Catalogs.Catalogs, "catalog", nil, "`location` of a catalog or definition with the functions of --config; repeatable, searched in order (default: those in $KRMCAT_CATALOG)")
+	o.Remote.add(f)
 	addOutput(cmd, &o.Output, display.Formats...)
 	must(cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions([]cobra.Completion{"publish", "consume"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
@@ -118,7 +134,11 @@ func runValidate(ctx context.Context, e *env, o validateOptions) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	for _, ds := range found {
+	configs, err := validateConfigs(ctx, e, o, report)
+	if err != nil {
+		return err
+	}
+	for _, ds := range append(found, configs) {
 		report.Diagnostics = append(report.Diagnostics, ds...)
 	}
 	if err := report.Write(e.Out, o.Output); err != nil {
@@ -131,6 +151,43 @@ func runValidate(ctx context.Context, e *env, o validateOptions) error {
 		return errSilent(exitInvalid)
 	}
 	return nil
+}
+
+// validateConfigs checks the files of --config.
+func validateConfigs(ctx context.Context, e *env, o validateOptions, report *display.Report) (schema.Diagnostics, error) {
+	if len(o.Configs) == 0 {
+		return nil, nil
+	}
+	src, _, err := o.Remote.source(e)
+	if err != nil {
+		return nil, err
+	}
+	list, err := o.Catalogs.list(e, src)
+	if err != nil {
+		return nil, err
+	}
+	if len(list.Entries) == 0 {
+		return nil, usagef("--config: say with --catalog where the functions are")
+	}
+	inputs, err := findInputs(o.Configs)
+	if err != nil {
+		return nil, err
+	}
+	c := &configChecker{list: list, compiled: map[string]compiledSchema{}}
+	var found schema.Diagnostics
+	for _, in := range inputs {
+		report.Files = append(report.Files, in.name)
+		data, err := in.read(e.In)
+		if err != nil {
+			return nil, err
+		}
+		ds, err := c.check(ctx, in.name, data)
+		if err != nil {
+			return nil, explainInvalid(e, err)
+		}
+		found = append(found, ds...)
+	}
+	return found, nil
 }
 
 // input is a file to check.
