@@ -1,0 +1,5 @@
+//go:build !unix
+
+package fntest
+
+func kill() int { return 137 }
