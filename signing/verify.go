@@ -336,19 +336,30 @@ func (id Identity) String() string {
 	return fmt.Sprintf("%s (by %s)", s, id.Issuer)
 }
 
-// collector fetches the signatures of one subject and checks them.
+// collector fetches the signatures of one subject, or its attestations of one
+// type, and checks them.
 type collector struct {
 	target    content.ReadOnlyGraphStorage
 	reference string
 	subject   ocispec.Descriptor
 	mirrors   map[string]string
-	noLegacy  bool
-	noBundles bool
+	// predicateType is that of the attestations to look for; empty looks for
+	// signatures.
+	predicateType string
+	noLegacy      bool
+	noBundles     bool
 
-	problems     []string // what was wrong with signatures
-	attestations int      // bundles that say they are no signatures
-	transport    error    // the first failure to fetch
+	problems  []string // what was wrong with those that were looked for
+	others    int      // bundles that say they are something else
+	transport error    // the first failure to fetch
 }
+
+// signatureFunc gets a signature that an authority vouches for and says
+// whether it is enough. An error is a problem of that signature.
+type signatureFunc func(*authority, *Verification) (enough bool, err error)
+
+// statementFunc gets the statement as well.
+type statementFunc func(*authority, *Verification, *intoto.Statement) (enough bool, err error)
 
 // first returns the first signature that one of the authorities vouches for.
 func (c *collector) first(ctx context.Context, list []*authority, annotations map[string]string) (*Verification, error) {
@@ -369,25 +380,32 @@ func (c *collector) first(ctx context.Context, list []*authority, annotations ma
 	return found, nil
 }
 
-// each calls fn with each signature that an authority vouches for, until fn
-// says that it is done. An error of fn is a problem of that signature.
-func (c *collector) each(ctx context.Context, list []*authority, fn func(*authority, *Verification) (bool, error)) error {
+// each calls fn with each signature that an authority vouches for, until it
+// is enough.
+func (c *collector) each(ctx context.Context, list []*authority, fn signatureFunc) error {
+	enough := false
 	if !c.noBundles {
-		if done, err := c.eachBundle(ctx, list, fn); err != nil || done {
+		err := c.eachStatement(ctx, list, func(a *authority, v *Verification, _ *intoto.Statement) (bool, error) {
+			var err error
+			enough, err = fn(a, v)
+			return enough, err
+		})
+		if err != nil || enough {
 			return err
 		}
 	}
 	if c.noLegacy {
 		return nil
 	}
-	_, err := c.eachLegacy(ctx, list, fn)
-	return err
+	return c.eachLegacy(ctx, list, fn)
 }
 
-func (c *collector) eachBundle(ctx context.Context, list []*authority, fn func(*authority, *Verification) (bool, error)) (bool, error) {
+// eachStatement calls fn with each bundle of the wanted type that an authority
+// vouches for, until it is enough.
+func (c *collector) eachStatement(ctx context.Context, list []*authority, fn statementFunc) error {
 	descs, err := listCandidates(ctx, c.target, c.subject)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for _, desc := range descs {
 		cand, err := fetchCandidate(ctx, c.target, c.subject.Digest, desc)
@@ -395,29 +413,54 @@ func (c *collector) eachBundle(ctx context.Context, list []*authority, fn func(*
 			c.note(desc.Digest, err)
 			continue
 		}
-		var problem error
-		for _, a := range list {
-			v, st, err := a.verifyBundle(cand.bundle, c.subject.Digest)
-			if err == nil {
-				err = isSignature(st)
-			}
-			var done bool
-			if err == nil {
-				v.Signature = desc
-				done, err = fn(a, v)
-			}
-			if done {
-				return true, nil
-			}
-			problem = fmt.Errorf("%s: %w", a, err)
+		enough, err := c.tryBundle(cand, list, fn)
+		if enough {
+			return nil
 		}
-		if cand.claims != "" && cand.claims != PredicateSignature {
-			c.attestations++
+		if err != nil && cand.claims != "" && cand.claims != c.wanted() {
+			c.others++
 			continue
 		}
-		c.note(desc.Digest, problem)
+		c.note(desc.Digest, err)
 	}
-	return false, ctx.Err()
+	return ctx.Err()
+}
+
+// wanted is the predicate type that is looked for.
+func (c *collector) wanted() string {
+	if c.predicateType == "" {
+		return PredicateSignature
+	}
+	return c.predicateType
+}
+
+// tryBundle checks a bundle with each authority. The error is the last one's.
+func (c *collector) tryBundle(cand *candidate, list []*authority, fn statementFunc) (enough bool, err error) {
+	var problem error
+	accepted := false
+	for _, a := range list {
+		v, st, err := a.verifyBundle(cand.bundle, c.subject.Digest)
+		if err == nil && c.predicateType == "" {
+			err = isSignature(st)
+		} else if err == nil {
+			err = isAttestation(st, c.predicateType)
+		}
+		if err == nil {
+			v.Signature = cand.desc
+			if enough, err = fn(a, v, st); enough {
+				return true, nil
+			}
+		}
+		if err != nil {
+			problem = fmt.Errorf("%s: %w", a, err)
+		} else {
+			accepted = true
+		}
+	}
+	if accepted {
+		problem = nil
+	}
+	return false, problem
 }
 
 // isSignature tells signatures from attestations, by what was verified.
@@ -433,17 +476,18 @@ func isSignature(st *intoto.Statement) error {
 	return nil
 }
 
-func (c *collector) eachLegacy(ctx context.Context, list []*authority, fn func(*authority, *Verification) (bool, error)) (bool, error) {
+// eachLegacy calls fn with each signature of the older format that an
+// authority vouches for, until it is enough.
+func (c *collector) eachLegacy(ctx context.Context, list []*authority, fn signatureFunc) error {
 	desc, m, err := legacyManifest(ctx, c.target, c.subject.Digest)
-	if errors.Is(err, errdef.ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		if errors.Is(err, ErrTooMuch) {
-			return false, err
-		}
+	switch {
+	case errors.Is(err, errdef.ErrNotFound):
+		return nil
+	case errors.Is(err, ErrTooMuch):
+		return err
+	case err != nil:
 		c.note(desc.Digest, err)
-		return false, nil
+		return nil
 	}
 	for _, layer := range m.Layers {
 		sig, err := fetchLegacy(ctx, c.target, layer)
@@ -452,21 +496,27 @@ func (c *collector) eachLegacy(ctx context.Context, list []*authority, fn func(*
 			continue
 		}
 		var problem error
+		accepted := false
 		for _, a := range list {
 			v, err := a.verifyLegacy(ctx, sig, c.reference, c.subject.Digest, c.mirrors)
-			var done bool
 			if err == nil {
 				v.Signature = desc
-				done, err = fn(a, v)
+				var enough bool
+				if enough, err = fn(a, v); enough {
+					return nil
+				}
 			}
-			if done {
-				return true, nil
+			if err != nil {
+				problem = fmt.Errorf("%s: %w", a, err)
+			} else {
+				accepted = true
 			}
-			problem = fmt.Errorf("%s: %w", a, err)
 		}
-		c.note(layer.Digest, problem)
+		if !accepted {
+			c.note(layer.Digest, problem)
+		}
 	}
-	return false, ctx.Err()
+	return ctx.Err()
 }
 
 // note keeps what was wrong with one signature.
@@ -495,8 +545,10 @@ func (c *collector) failure() error {
 			shown = shown[:most]
 		}
 		return fmt.Errorf("%w: %s%s", ErrPolicy, strings.Join(slices.Clone(shown), "; "), more)
-	case c.attestations > 0:
-		return fmt.Errorf("%w (attestations it has: %d)", ErrUnsigned, c.attestations)
+	case c.predicateType != "":
+		return ErrNoAttestation
+	case c.others > 0:
+		return fmt.Errorf("%w (attestations it has: %d)", ErrUnsigned, c.others)
 	}
 	return ErrUnsigned
 }
