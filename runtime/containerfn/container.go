@@ -304,17 +304,25 @@ func (f *function) pull(ctx context.Context) error {
 // one that says so.
 func (f *function) explain(err error) error {
 	fe, ok := errors.AsType[*runtime.FunctionError](err)
+	if ok && wrongFormat(fe.Stderr) {
+		return fmt.Errorf("image %s is for another platform than this machine: %s: %w", f.image, lastLine([]byte(fe.Stderr)), runtime.ErrUnavailable)
+	}
 	if !ok || fe.ExitCode != 125 && fe.ExitCode != 126 && fe.ExitCode != 127 || !f.engine.speaks(fe.Stderr) {
 		return err
 	}
 	text := lastLine([]byte(fe.Stderr))
-	switch {
-	case isMissingImage(err):
+	if isMissingImage(err) {
 		return fmt.Errorf("%s has no image %s, and pulling is off: %w", f.engine.name, f.image, os.ErrNotExist)
-	case containsAny(strings.ToLower(fe.Stderr), "exec format error"):
-		return fmt.Errorf("image %s is for another platform than this machine: %s: %w", f.image, text, runtime.ErrUnavailable)
 	}
 	return fmt.Errorf("%s could not run image %s: %s: %w", f.engine.name, f.image, text, runtime.ErrUnavailable)
+}
+
+// wrongFormat reports whether the kernel refused the program of the image.
+// The OCI runtime says so in the function's place, with exit codes of all
+// kinds; it is then the only thing that is said.
+func wrongFormat(stderr string) bool {
+	last := lastLine([]byte(stderr))
+	return strings.HasSuffix(last, "exec format error") && (strings.HasPrefix(last, "exec ") || containsAny(last, "OCI runtime", "exec user process"))
 }
 
 func isMissingImage(err error) bool {
