@@ -86,6 +86,7 @@ type VersionSummary struct {
 	License    string   `json:"license,omitempty"`
 	Usage      string   `json:"usage,omitempty"`
 	Examples   []string `json:"examples,omitempty"`
+	Image      string   `json:"image,omitempty"` // of the container
 }
 
 // read reads a manifest and what the index keeps of it. The artifact is nil
@@ -207,7 +208,7 @@ func (a *artifact) define(d *catalog.Definition) {
 		}
 		if c := v.Runtime.Container; c != nil {
 			s.Runtimes = append(s.Runtimes, "container")
-			s.Network, s.Storage = c.RequireNetwork, c.RequireStorageMount
+			s.Image, s.Network, s.Storage = clean(c.Image), c.RequireNetwork, c.RequireStorageMount
 		}
 		if e := v.Runtime.Exec; e != nil {
 			s.Runtimes = append(s.Runtimes, "exec")

@@ -32,6 +32,7 @@ type Query struct {
 	Runtime   string
 	Group     string
 	Kind      string // exact
+	KindFold  string // the kind in lower case
 	Signed    bool   // only what has a signature attached
 	Status    Status
 	Order     Order
@@ -244,6 +245,9 @@ func (q Query) conditions(args []any) (string, []any) {
 	}
 	if q.Group != "" {
 		where = append(where, "f.grp = "+arg(clean(q.Group)))
+	}
+	if q.KindFold != "" {
+		where = append(where, "f.sort = "+arg(clean(q.KindFold)))
 	}
 	if q.Kind != "" {
 		where = append(where, "f.fn = "+arg(clean(q.Kind)))
