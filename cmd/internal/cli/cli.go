@@ -58,6 +58,7 @@ var commands = []func(*env) *cobra.Command{
 	newValidateCmd,
 	newPublishCmd,
 	newPullCmd,
+	newServeCmd,
 	newSignCmd,
 	newVerifyCmd,
 	newVersionCmd,
