@@ -103,6 +103,19 @@ type (
 	}
 )
 
+// Pinned is the image by digest, without a tag, as some engines refuse both.
+// Without a digest it is the image as written.
+func (c *Container) Pinned() string {
+	if c.Digest == "" {
+		return c.Image
+	}
+	name, _, _ := strings.Cut(c.Image, "@")
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name = name[:i]
+	}
+	return name + "@" + c.Digest.String()
+}
+
 // Catalog is an ordered collection of definitions and where it came from.
 type Catalog struct {
 	Name        string // metadata.name

@@ -207,7 +207,7 @@ func newFunctionView(r *catalog.Resolution) functionView {
 func records(rt *catalog.Runtime) []recordView {
 	out := []recordView{}
 	if c := rt.Container; c != nil {
-		out = append(out, recordView{Type: "container", Reference: pinnedImage(c), Digest: c.Digest, Verifiable: c.Digest != ""})
+		out = append(out, recordView{Type: "container", Reference: c.Pinned(), Digest: c.Digest, Verifiable: c.Digest != ""})
 	}
 	if x := rt.Exec; x != nil {
 		for i := range x.Platforms {
@@ -228,19 +228,6 @@ func reference(uri string, loc catalog.Location) string {
 		return uri
 	}
 	return loc.String()
-}
-
-// pinnedImage is the image by digest if there is one. A tag beside a digest
-// would only be in the way: some engines refuse both.
-func pinnedImage(c *catalog.Container) string {
-	if c.Digest == "" {
-		return c.Image
-	}
-	name, _, _ := strings.Cut(c.Image, "@")
-	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-		name = name[:i]
-	}
-	return name + "@" + c.Digest.String()
 }
 
 // text prints the view for people.
