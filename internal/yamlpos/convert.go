@@ -389,3 +389,9 @@ func quoteShort(s string) string {
 	}
 	return strconv.Quote(s)
 }
+
+// Scalar is the value of a scalar node on its own, as in [Document.Value].
+func Scalar(n *yaml.Node) any {
+	c := &converter{p: &parser{file: &File{}, limits: Limits{}.withDefaults()}, doc: &Document{}}
+	return c.scalar(n)
+}

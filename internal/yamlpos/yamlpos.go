@@ -87,6 +87,9 @@ type Document struct {
 	// Node is the root value, never an alias and never nil. For JSON it is
 	// made up to look like flow style YAML.
 	Node *yaml.Node
+	// Root is the document node around Node, which holds comments at the ends
+	// of the document. It is nil for JSON.
+	Root *yaml.Node
 	// Value is the same as map[string]any, []any, string, bool, int64,
 	// float64 and nil. Integers beyond int64 are float64, as in the
 	// Kubernetes API. Values that aliases name are shared: do not modify.
@@ -285,7 +288,7 @@ func (p *parser) parseStream(first int) int {
 				Message: fmt.Sprintf("more than %d documents", p.limits.Documents)})
 			return 0
 		}
-		p.convert(&Document{Line: doc.Line, Node: doc.Content[0]})
+		p.convert(&Document{Line: doc.Line, Node: doc.Content[0], Root: &doc})
 	}
 	return 0
 }
