@@ -254,6 +254,7 @@ func TestPinErrors(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ in, want string }{
 		{"[]", "not a mapping"},
+		{"a: b", "no kind"},
 		{"kind: A\nmetadata: {}\n", "empty"},
 		{"kind: A\nmetadata:\n  name: 5\n", "not a name"},
 		{"kind: A\nmetadata:\n  name: a\n  annotations:\n    config.kubernetes.io/function: 'x'\n", "a way that krmcat does not write"},

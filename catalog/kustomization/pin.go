@@ -129,6 +129,9 @@ func (p *pinner) pin(d *yamlpos.Document, text string) error {
 	if !ok {
 		return fmt.Errorf("not a mapping: %w", ErrPin)
 	}
+	if str(root["kind"]) == "" {
+		return fmt.Errorf("no kind: %w", ErrPin)
+	}
 	meta, _ := root["metadata"].(object)
 	annotations, hasAnnotations := meta["annotations"].(object)
 	name := ""

@@ -21,6 +21,7 @@ func newExitCodesCmd(*env) *cobra.Command {
    10  no signature
    12  there are signatures, but none is acceptable
    14  the catalog is not trusted
+   20  --check found files that are not up to date
   130  interrupted by a signal
 
 10 and 12 are cosign's.`,

@@ -32,6 +32,7 @@ const (
 	exitUnsigned    = 10  // no signature
 	exitPolicy      = 12  // signatures, but none is acceptable
 	exitUntrusted   = 14  // the catalog is not trusted
+	exitDrift       = 20  // --check found files that are not up to date
 	exitInterrupted = 130 // interrupted by a signal
 )
 
