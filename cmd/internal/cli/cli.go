@@ -49,6 +49,7 @@ var commands = []func(*env) *cobra.Command{
 	newAdminCmd,
 	newCatalogCmd,
 	newExitCodesCmd,
+	newFmtCmd,
 	newImageCmd,
 	newKeygenCmd,
 	newLoginCmd,
