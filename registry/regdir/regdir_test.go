@@ -170,7 +170,7 @@ func TestFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.AppendUpload(ctx, repo, id, regstore.Chunk{Body: bytes.NewReader(big[:1000]), Offset: 0, Size: 1000})
+	_, _, err = s.AppendUpload(ctx, repo, id, regstore.Chunk{Body: bytes.NewReader(big[:1000]), Offset: 0, Size: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.AppendUpload(ctx, repo, id, regstore.Chunk{Body: bytes.NewReader(b[:500]), Offset: 0, Size: 500}); err != nil {
+	if _, _, err := s.AppendUpload(ctx, repo, id, regstore.Chunk{Body: bytes.NewReader(b[:500]), Offset: 0, Size: 500}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -275,7 +275,7 @@ func TestUploadExpiry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.AppendUpload(ctx, repo, old, regstore.Chunk{Body: strings.NewReader("x"), Offset: -1, Size: 1}); err != nil {
+	if _, _, err := s.AppendUpload(ctx, repo, old, regstore.Chunk{Body: strings.NewReader("x"), Offset: -1, Size: 1}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

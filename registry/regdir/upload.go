@@ -116,17 +116,15 @@ func (ses *session) write(f *os.File, c regstore.Chunk) (int64, error) {
 	if err != nil {
 		return 0, storageError(err)
 	}
-	if c.Offset >= 0 && c.Offset != size {
-		return size, &regstore.OffsetError{Offset: c.Offset, Size: size}
-	}
-	if c.Body == nil {
-		return size, nil
+	body, err := c.Reader(size)
+	if err != nil {
+		return size, err
 	}
 	var w io.Writer = f
 	if ses != nil && ses.hashed == size {
 		w = io.MultiWriter(f, ses)
 	}
-	n, err := io.CopyBuffer(w, reader{c.Body}, make([]byte, min(256<<10, max(4096, bufferFor(c.Size)))))
+	n, err := io.CopyBuffer(w, body, make([]byte, min(256<<10, max(4096, bufferFor(c.Size)))))
 	if err != nil && errors.Is(storageError(err), regstore.ErrNoSpace) {
 		// Nothing half-written stays on a full disk.
 		if terr := f.Truncate(size); terr != nil {
@@ -157,17 +155,17 @@ func (ses *session) Write(p []byte) (int, error) {
 }
 
 // AppendUpload adds a chunk to an upload.
-func (s *Store) AppendUpload(ctx context.Context, repository, id string, c regstore.Chunk) (int64, error) {
+func (s *Store) AppendUpload(ctx context.Context, repository, id string, c regstore.Chunk) (string, int64, error) {
 	f, ses, end, err := s.begin(ctx, repository, id)
 	if err != nil {
-		return 0, err
+		return id, 0, err
 	}
 	defer end()
 	size, err := ses.write(f, c)
 	if cerr := f.Close(); err == nil {
 		err = storageError(cerr)
 	}
-	return size, err
+	return id, size, err
 }
 
 // FinishUpload adds the last chunk and stores the blob.

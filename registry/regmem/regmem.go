@@ -338,49 +338,47 @@ func (s *Store) UploadSize(_ context.Context, name, id string) (int64, error) {
 }
 
 // AppendUpload adds a chunk to an upload.
-func (s *Store) AppendUpload(ctx context.Context, name, id string, c regstore.Chunk) (int64, error) {
+func (s *Store) AppendUpload(ctx context.Context, name, id string, c regstore.Chunk) (string, int64, error) {
 	size, err := s.UploadSize(ctx, name, id)
 	if err != nil {
-		return 0, err
+		return id, 0, err
 	}
-	if c.Offset >= 0 && c.Offset != size {
-		return size, &regstore.OffsetError{Offset: c.Offset, Size: size}
-	}
-	data, err := readAll(c)
+	data, err := readAll(c, size)
 	if err != nil {
-		return size, err
+		return id, size, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u, err := s.upload(name, id)
 	switch {
 	case err != nil:
-		return 0, err
+		return id, 0, err
 	case int64(len(u.data)) != size: // another chunk came in between
-		return int64(len(u.data)), &regstore.OffsetError{Offset: size, Size: int64(len(u.data))}
+		return id, int64(len(u.data)), &regstore.OffsetError{Offset: size, Size: int64(len(u.data))}
 	}
 	u.data = append(u.data, data...)
-	return int64(len(u.data)), nil
+	return id, int64(len(u.data)), nil
 }
 
-func readAll(c regstore.Chunk) ([]byte, error) {
-	if c.Body == nil {
-		return nil, nil
+func readAll(c regstore.Chunk, size int64) ([]byte, error) {
+	r, err := c.Reader(size)
+	if err != nil {
+		return nil, err
 	}
-	return io.ReadAll(c.Body)
+	return io.ReadAll(r)
 }
 
 // FinishUpload stores what an upload received.
 func (s *Store) FinishUpload(ctx context.Context, name, id string, c regstore.Chunk, d digest.Digest) error {
 	var data []byte
 	if id == "" {
-		b, err := readAll(c)
+		b, err := readAll(c, 0)
 		if err != nil {
 			return err
 		}
 		data = b
 	} else {
-		if _, err := s.AppendUpload(ctx, name, id, c); err != nil {
+		if _, _, err := s.AppendUpload(ctx, name, id, c); err != nil {
 			return err
 		}
 		s.mu.RLock()

@@ -126,7 +126,7 @@ func (c *call) readManifest() (content []byte, release func(), err error) {
 		return nil, nil, tooMany("too many manifests at once")
 	}
 	release = func() { c.buffer.Release(min(weight, c.opts.Limits.BufferedBytes)) }
-	r := c.body(limit, tooBig, size)
+	r := c.body(size)
 	if size >= 0 {
 		content = make([]byte, size)
 		if _, err = io.ReadFull(r, content); err == nil {
@@ -138,7 +138,10 @@ func (c *call) readManifest() (content []byte, release func(), err error) {
 			err = nil
 		}
 	} else {
-		content, err = io.ReadAll(r)
+		content, err = io.ReadAll(io.LimitReader(r, limit+1))
+		if err == nil && len(content) > limit {
+			err = tooBig
+		}
 	}
 	if err != nil {
 		release()

@@ -85,11 +85,11 @@ func (c *call) appendUpload() error {
 	if err != nil {
 		return err
 	}
-	size, err := c.store.AppendUpload(c.ctx, c.repository, c.upload, chunk)
+	next, size, err := c.store.AppendUpload(c.ctx, c.repository, c.upload, chunk)
 	if err != nil {
 		return c.uploadError(err)
 	}
-	c.uploadHeader(c.upload, size)
+	c.uploadHeader(next, size)
 	c.w.WriteHeader(http.StatusAccepted)
 	return nil
 }
@@ -166,13 +166,15 @@ func (c *call) uploadError(err error) error {
 	if errors.As(err, &offset) && c.upload != "" {
 		c.uploadHeader(c.upload, offset.Size)
 	}
+	if errors.Is(err, regstore.ErrTooLarge) {
+		return &Error{Status: http.StatusRequestEntityTooLarge, Code: "SIZE_INVALID", Message: fmt.Sprintf("a blob has at most %d bytes here", c.opts.Limits.BlobBytes)}
+	}
 	return storeError(err, "BLOB_UPLOAD_UNKNOWN")
 }
 
 // chunk returns the body of the request as a piece of an upload.
 func (c *call) chunk() (regstore.Chunk, error) {
-	limit := c.opts.Limits.BlobBytes
-	chunk := regstore.Chunk{Offset: -1, Size: c.r.ContentLength}
+	chunk := regstore.Chunk{Offset: -1, Size: c.r.ContentLength, Limit: c.opts.Limits.BlobBytes}
 	if s := c.r.Header.Get("Content-Range"); s != "" {
 		first, last, err := parseContentRange(s)
 		if err != nil {
@@ -189,23 +191,10 @@ func (c *call) chunk() (regstore.Chunk, error) {
 		}
 		chunk.Offset = first
 	}
-	have := max(chunk.Offset, 0)
-	if c.upload != "" && chunk.Offset < 0 {
-		size, err := c.store.UploadSize(c.ctx, c.repository, c.upload)
-		if err != nil {
-			return chunk, storeError(err, "BLOB_UPLOAD_UNKNOWN")
-		}
-		have = size
+	if chunk.Size != 0 {
+		chunk.Body = c.body(chunk.Size)
 	}
-	if have > limit || chunk.Size > limit-have {
-		return chunk, errBlobTooBig(limit)
-	}
-	chunk.Body = c.body(limit-have, errBlobTooBig(limit), chunk.Size)
 	return chunk, nil
-}
-
-func errBlobTooBig(limit int64) error {
-	return &Error{Status: http.StatusRequestEntityTooLarge, Code: "SIZE_INVALID", Message: fmt.Sprintf("a blob has at most %d bytes here", limit)}
 }
 
 // parseContentRange reads "first-last", as this API has it, and the
@@ -243,21 +232,19 @@ func (c *call) room(n int64) error {
 	return nil
 }
 
-// body returns the request's body, which fails with tooBig past limit and
-// with [os.ErrDeadlineExceeded] when the client stalls. size is what is
-// expected, or negative.
-func (c *call) body(limit int64, tooBig error, size int64) io.Reader {
-	return &body{c: c, left: limit, tooBig: tooBig, want: size, start: time.Now()}
+// body returns the request's body, which fails with [os.ErrDeadlineExceeded]
+// when the client stalls. size is what is expected, or negative.
+func (c *call) body(size int64) io.Reader {
+	return &body{c: c, want: size, known: size >= 0, start: time.Now()}
 }
 
 type body struct {
-	c      *call
-	left   int64 // of the limit
-	tooBig error
-	want   int64 // bytes still expected; negative is unknown
-	start  time.Time
-	set    time.Time // when the deadline was set
-	n      int64
+	c     *call
+	known bool  // whether the size is
+	want  int64 // bytes still expected
+	start time.Time
+	set   time.Time // when the deadline was set
+	n     int64
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -272,16 +259,9 @@ func (b *body) Read(p []byte) (int, error) {
 		}
 		b.c.deadline(http.NewResponseController(b.c.w).SetReadDeadline, time.Until(until))
 	}
-	if int64(len(p)) > b.left+1 {
-		p = p[:b.left+1]
-	}
 	n, err := b.c.r.Body.Read(p)
 	b.n += int64(n)
-	if int64(n) > b.left {
-		return 0, b.tooBig
-	}
-	b.left -= int64(n)
-	if b.want >= 0 {
+	if b.known {
 		b.want -= int64(n)
 		switch {
 		case b.want < 0:

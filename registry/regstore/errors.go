@@ -16,6 +16,8 @@ var (
 	// ErrTooManyUploads: the storage has as many unfinished uploads as it
 	// allows.
 	ErrTooManyUploads = errors.New("too many unfinished uploads")
+	// ErrTooLarge: a blob is larger than allowed.
+	ErrTooLarge = errors.New("blob is too large")
 	// ErrDigest: content does not match the digest it was sent with.
 	ErrDigest = errors.New("content does not match its digest")
 	// ErrInUse: a manifest of the repository refers to the blob.

@@ -63,10 +63,11 @@ type Driver interface {
 	// UploadSize returns how many bytes an upload has received. Uploads of
 	// other repositories are [ErrUploadUnknown] here and below.
 	UploadSize(ctx context.Context, repository, id string) (int64, error)
-	// AppendUpload adds a chunk and returns the size so far. A chunk that
-	// does not start at the end is an [*OffsetError]. When the body fails, its
-	// error is returned and what was read before may be kept.
-	AppendUpload(ctx context.Context, repository, id string, c Chunk) (int64, error)
+	// AppendUpload adds a chunk and returns the size so far, and the id to go
+	// on with, which may be another one. A chunk that does not start at the
+	// end is an [*OffsetError]. When the body fails, its error is returned and
+	// what was read before may be kept.
+	AppendUpload(ctx context.Context, repository, id string, c Chunk) (next string, size int64, err error)
 	// FinishUpload adds the last chunk, which may be empty, checks the
 	// content against the digest ([ErrDigest]), stores it as a blob of the
 	// repository and ends the upload. An empty id stores the chunk without
@@ -94,4 +95,48 @@ type Chunk struct {
 	Body   io.Reader // nil is empty
 	Offset int64     // where it starts in the blob; negative is wherever the upload is
 	Size   int64     // of the body; negative is unknown
+	Limit  int64     // of the whole blob; past it is [ErrTooLarge]; 0 is none
+}
+
+// Reader returns the body, to be added to the size bytes that there are, or
+// the error of a chunk that does not belong there: an [*OffsetError] or
+// [ErrTooLarge]. Reading fails with ErrTooLarge past the limit.
+func (c Chunk) Reader(size int64) (io.Reader, error) {
+	switch {
+	case c.Limit > 0 && c.Offset > c.Limit:
+		return nil, ErrTooLarge
+	case c.Offset >= 0 && c.Offset != size:
+		return nil, &OffsetError{Offset: c.Offset, Size: size}
+	case c.Body == nil:
+		return eof{}, nil
+	case c.Limit <= 0:
+		return reader{c.Body}, nil
+	case size > c.Limit || c.Size > c.Limit-size:
+		return nil, ErrTooLarge
+	}
+	return &limited{c.Body, c.Limit - size}, nil
+}
+
+type eof struct{}
+
+func (eof) Read([]byte) (int, error) { return 0, io.EOF }
+
+// reader hides everything but Read.
+type reader struct{ io.Reader }
+
+type limited struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	if int64(len(p)) > l.left+1 { // one more tells the end from too much
+		p = p[:l.left+1]
+	}
+	n, err := l.r.Read(p)
+	if int64(n) > l.left {
+		return 0, ErrTooLarge
+	}
+	l.left -= int64(n)
+	return n, err
 }

@@ -179,21 +179,21 @@ func testUploads(t *testing.T, s regstore.Driver) {
 		}
 	}
 	size(0)
-	n, err := s.AppendUpload(ctx, repo, id, chunk(b[:100_000], 0))
+	id, n, err := s.AppendUpload(ctx, repo, id, chunk(b[:100_000], 0))
 	noError(t, "AppendUpload", err)
 	if n != 100_000 {
 		t.Errorf("AppendUpload: got %d, want 100000", n)
 	}
 	// A chunk that does not start at the end is refused and changes nothing.
 	for _, at := range []int64{0, 99_999, 100_001} {
-		_, err = s.AppendUpload(ctx, repo, id, chunk(b[at:at+10], at))
+		_, _, err = s.AppendUpload(ctx, repo, id, chunk(b[at:at+10], at))
 		var offset *regstore.OffsetError
 		if !errors.As(err, &offset) || offset.Size != 100_000 {
 			t.Errorf("chunk at %d: got %v, want an OffsetError with size 100000", at, err)
 		}
 	}
 	size(100_000)
-	_, err = s.AppendUpload(ctx, repo, id, regstore.Chunk{Body: bytes.NewReader(b[100_000:200_000]), Offset: -1, Size: -1})
+	id, _, err = s.AppendUpload(ctx, repo, id, regstore.Chunk{Body: bytes.NewReader(b[100_000:200_000]), Offset: -1, Size: -1})
 	noError(t, "AppendUpload without an offset", err)
 	size(200_000)
 	d := digest.FromBytes(b)
@@ -213,7 +213,7 @@ func testUploads(t *testing.T, s regstore.Driver) {
 	id, err = s.StartUpload(ctx, repo)
 	noError(t, "StartUpload", err)
 	c := Random(4, 1000)
-	_, err = s.AppendUpload(ctx, repo, id, chunk(c, 0))
+	id, _, err = s.AppendUpload(ctx, repo, id, chunk(c, 0))
 	noError(t, "AppendUpload", err)
 	noError(t, "FinishUpload", s.FinishUpload(ctx, repo, id, regstore.Chunk{Offset: -1}, digest.FromBytes(c)))
 	if got := readBlob(t, s, repo, digest.FromBytes(c)); !bytes.Equal(got, c) {
@@ -233,7 +233,7 @@ func testUploadFailures(t *testing.T, s regstore.Driver) {
 
 	id, err := s.StartUpload(ctx, repo)
 	noError(t, "StartUpload", err)
-	_, err = s.AppendUpload(ctx, repo, id, chunk(b[:10], 0))
+	id, _, err = s.AppendUpload(ctx, repo, id, chunk(b[:10], 0))
 	noError(t, "AppendUpload", err)
 	if err := s.FinishUpload(ctx, repo, id, chunk(b[11:], 10), d); !errors.Is(err, regstore.ErrDigest) {
 		t.Errorf("wrong content in the last chunk: got %v, want ErrDigest", err)
@@ -244,13 +244,13 @@ func testUploadFailures(t *testing.T, s regstore.Driver) {
 	// Unknown uploads, and those of another repository.
 	id, err = s.StartUpload(ctx, repo)
 	noError(t, "StartUpload", err)
-	_, err = s.AppendUpload(ctx, repo, id, chunk(b[:10], 0))
+	id, _, err = s.AppendUpload(ctx, repo, id, chunk(b[:10], 0))
 	noError(t, "AppendUpload", err)
 	for _, at := range [][2]string{{"other/repository", id}, {repo, "unknown"}, {repo, "../../" + id}, {repo, ""}} {
 		if _, err := s.UploadSize(ctx, at[0], at[1]); !errors.Is(err, regstore.ErrUploadUnknown) {
 			t.Errorf("UploadSize of %q: got %v, want ErrUploadUnknown", at, err)
 		}
-		if _, err := s.AppendUpload(ctx, at[0], at[1], chunk(b, -1)); !errors.Is(err, regstore.ErrUploadUnknown) {
+		if _, _, err := s.AppendUpload(ctx, at[0], at[1], chunk(b, -1)); !errors.Is(err, regstore.ErrUploadUnknown) {
 			t.Errorf("AppendUpload of %q: got %v, want ErrUploadUnknown", at, err)
 		}
 		if err := s.CancelUpload(ctx, at[0], at[1]); !errors.Is(err, regstore.ErrUploadUnknown) {
@@ -265,7 +265,7 @@ func testUploadFailures(t *testing.T, s regstore.Driver) {
 
 	// A body that breaks off: the upload goes on from where it is.
 	broken := errors.New("connection reset")
-	_, err = s.AppendUpload(ctx, repo, id, regstore.Chunk{Body: io.MultiReader(bytes.NewReader(b[10:500]), iotest.ErrReader(broken)), Offset: 10, Size: 990})
+	_, _, err = s.AppendUpload(ctx, repo, id, regstore.Chunk{Body: io.MultiReader(bytes.NewReader(b[10:500]), iotest.ErrReader(broken)), Offset: 10, Size: 990})
 	if !errors.Is(err, broken) {
 		t.Errorf("AppendUpload with a broken body: got %v, want the body's error", err)
 	}
@@ -278,7 +278,7 @@ func testUploadFailures(t *testing.T, s regstore.Driver) {
 
 	id, err = s.StartUpload(ctx, repo)
 	noError(t, "StartUpload", err)
-	_, err = s.AppendUpload(ctx, repo, id, chunk(b, 0))
+	id, _, err = s.AppendUpload(ctx, repo, id, chunk(b, 0))
 	noError(t, "AppendUpload", err)
 	noError(t, "CancelUpload", s.CancelUpload(ctx, repo, id))
 	if _, err := s.UploadSize(ctx, repo, id); !errors.Is(err, regstore.ErrUploadUnknown) {
