@@ -129,9 +129,9 @@ func (s *server) routes() http.Handler {
 		get("/livez", s.livez)
 		get("/readyz", s.readyz)
 		get("/robots.txt", s.robots)
-		r.Handle("/api/*", s.machine(func(http.ResponseWriter, *http.Request) error {
+		get("/api/*", func(http.ResponseWriter, *http.Request) error {
 			return &httpError{status: http.StatusNotFound, msg: "no such endpoint", fix: "see /openapi.yaml for all of them"}
-		}))
+		})
 		if s.opts.Metrics != nil {
 			r.Handle("/metrics", s.opts.Metrics)
 		}
