@@ -83,7 +83,7 @@ func Checks() []Check {
 // a failure is explained there is for the caller, see [CheckFailure].
 func CheckOutput(input, stdout []byte, exitCode int) []Finding {
 	c := &checker{}
-	before, err := resourcelist.Read(input, resourcelist.ReadOptions{})
+	before, err := resourcelist.Read(input, resourcelist.ReadOptions{Verbatim: true})
 	if err != nil {
 		c.add("C01", Error, "the input is no ResourceList: "+err.Error(), "")
 		return c.findings
@@ -162,7 +162,7 @@ func (c *checker) output(before *resourcelist.List, stdout []byte, exitCode int)
 // document finds out whether the output is one ResourceList, and what is
 // wrong with it otherwise.
 func (c *checker) document(before *resourcelist.List, stdout []byte, exitCode int) (*resourcelist.List, bool) {
-	list, err := resourcelist.Read(stdout, resourcelist.ReadOptions{Before: before.Items, FromFunction: true})
+	list, err := resourcelist.Read(stdout, resourcelist.ReadOptions{Before: before.Items, FromFunction: true, Verbatim: true})
 	if err == nil {
 		return list, true
 	}
@@ -201,11 +201,26 @@ func embedded(stdout []byte) string {
 		}
 	}
 	for end := len(lines) - 1; end > 0 && end > len(lines)-20; end-- {
+		if !looksForeign(lines[end]) {
+			continue
+		}
 		if _, err := resourcelist.Read([]byte(strings.Join(lines[:end], "")), resourcelist.ReadOptions{}); err == nil {
 			return strings.Join(lines[end:], "")
 		}
 	}
 	return ""
+}
+
+// looksForeign reports whether a line cannot be part of a ResourceList.
+func looksForeign(line string) bool {
+	if strings.HasPrefix(line, "---") {
+		return true
+	}
+	if strings.TrimSpace(line) == "" || strings.HasPrefix(line, " ") || strings.HasPrefix(line, "-") {
+		return false
+	}
+	field, _, _ := strings.Cut(line, ":")
+	return !slices.Contains([]string{"apiVersion", "kind", "items", "functionConfig", "results", "metadata"}, field)
 }
 
 func resultText(rs []resourcelist.Result) string {

@@ -41,6 +41,7 @@ type Dir struct {
 
 	root  *os.Root
 	files map[string]*file
+	texts map[*resourcelist.Item][]byte // as in the files
 }
 
 // Skipped is a file that was left alone.
@@ -68,7 +69,7 @@ func Read(dir string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dir{root: root, files: map[string]*file{}}
+	d := &Dir{root: root, files: map[string]*file{}, texts: map[*resourcelist.Item][]byte{}}
 	if err := d.read(); err != nil {
 		_ = root.Close()
 		return nil, err
@@ -119,6 +120,7 @@ func (d *Dir) read() error {
 		for _, doc := range f.docs {
 			if doc.item != nil {
 				d.Items = append(d.Items, doc.item)
+				d.texts[doc.item] = doc.text
 			}
 		}
 		return nil
@@ -325,7 +327,7 @@ func (d *Dir) Files(items []*resourcelist.Item) ([]File, error) {
 func (d *Dir) Texts(items []*resourcelist.Item) ([][]byte, error) {
 	out := make([][]byte, len(items))
 	for i, it := range items {
-		text, _, err := d.text(it, nil)
+		text, err := d.text(it)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", it.Meta().ID(), err)
 		}
@@ -473,42 +475,51 @@ func (d *Dir) compose(p string, items []*resourcelist.Item) (*Change, error) {
 	}
 	var b bytes.Buffer
 	var before []byte
-	docs := map[*resourcelist.Item]document{}
+	var docs []document
+	at := map[*resourcelist.Item]int{}
 	if f != nil {
-		before = f.data
-		for i, doc := range f.docs {
+		before, docs = f.data, f.docs
+		for i, doc := range docs {
 			if doc.item != nil {
-				docs[doc.item] = doc
-			} else if i == 0 || i == len(f.docs)-1 {
-				continue // comments alone, kept below
+				at[doc.item] = i
 			}
 		}
 	}
-	for i, it := range items {
-		text, head, err := d.text(it, docs)
+	put := func(head, text []byte) {
+		switch {
+		case b.Len() == 0 && len(docs) > 0:
+			head = docs[0].head // what is at the top of the file stays there
+		case b.Len() == 0:
+			head = nil
+		case !bytes.HasPrefix(head, []byte("---")):
+			head = []byte("---\n")
+		}
+		endLine(&b)
+		b.Write(head)
+		b.Write(text)
+	}
+	next := 0 // the next document that holds no resource, only comments
+	comments := func(until int) {
+		for ; next < until; next++ {
+			if docs[next].item == nil && len(docs[next].text) > 0 {
+				put(docs[next].head, docs[next].text)
+			}
+		}
+	}
+	for _, it := range items {
+		var head []byte
+		if i, ok := at[it.Origin()]; ok && it.Origin() != nil {
+			comments(i)
+			head = docs[i].head
+		}
+		text, err := d.text(it)
 		if err != nil {
 			return nil, err
 		}
-		switch {
-		case i == 0 && f != nil && len(f.docs) > 0 && blank(f.docs[0].text) && f.docs[0].item == nil:
-			b.Write(f.docs[0].head)
-			b.Write(f.docs[0].text)
-			if b.Len() > 0 {
-				b.WriteString("---\n")
-			}
-		case i == 0 && f != nil && len(f.docs) > 0:
-			b.Write(f.docs[0].head)
-		case i == 0:
-		case head != nil:
-			endLine(&b)
-			b.Write(head)
-		default:
-			endLine(&b)
-			b.WriteString("---\n")
-		}
-		b.Write(text)
+		put(head, text)
 	}
-	if bytes.Equal(b.Bytes(), before) && f != nil {
+	comments(len(docs))
+	if f != nil && bytes.Equal(b.Bytes(), before) {
 		return nil, nil
 	}
 	return &Change{Path: p, Before: before, After: b.Bytes()}, nil
@@ -535,39 +546,22 @@ func (f *file) holds(items []*resourcelist.Item) bool {
 	return i == len(items)
 }
 
-// text is an item as it is written, and the separator it had; from the file's
-// own text where there is one.
-func (d *Dir) text(it *resourcelist.Item, here map[*resourcelist.Item]document) (text, head []byte, err error) {
+// text is an item as it is written: from its own text in the file where it
+// comes from, if there is one.
+func (d *Dir) text(it *resourcelist.Item) ([]byte, error) {
 	origin := it.Origin()
 	if origin == nil {
-		text, err = resourcelist.Strip(it)
-		return text, nil, err
+		return resourcelist.Strip(it)
 	}
-	doc, ok := here[origin]
-	if !ok {
-		// It comes from another file.
-		if f := d.files[origin.Meta().Path]; f != nil {
-			for _, o := range f.docs {
-				if o.item == origin {
-					doc, ok = o, true
-					doc.head = nil
-				}
-			}
+	text := d.texts[origin]
+	if text == nil {
+		var err error
+		if text, err = resourcelist.Strip(origin); err != nil {
+			return nil, err
 		}
-	}
-	if !ok {
-		if text, err = resourcelist.Strip(origin); err == nil && it != origin {
-			text, err = resourcelist.Preserve(text, it)
-		}
-		return text, nil, err
-	}
-	head = doc.head
-	if len(head) > 0 && !bytes.HasPrefix(head, []byte("---")) {
-		head = nil // the comments at the top of the file stay there
 	}
 	if it == origin {
-		return doc.text, head, nil
+		return text, nil
 	}
-	text, err = resourcelist.Preserve(doc.text, it)
-	return text, head, err
+	return resourcelist.Preserve(text, it)
 }

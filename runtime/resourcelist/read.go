@@ -39,6 +39,9 @@ type ReadOptions struct {
 	Before []*Item
 	// FromFunction says that items without a match were made by a function.
 	FromFunction bool
+	// Verbatim leaves the annotations with the origin as they are, instead
+	// of bringing their two spellings in step: for checking what was written.
+	Verbatim bool
 }
 
 // Read reads exactly one ResourceList of an apiVersion this package knows.
@@ -183,6 +186,9 @@ func identify(wire []byte, n *yaml.Node, m *matcher, opts ReadOptions) (*Item, e
 		return nil, fmt.Errorf("%s: %w", meta.ID(), err)
 	}
 	it.meta = meta
+	if opts.Verbatim {
+		return it, nil
+	}
 	want := originIn(meta)
 	if !same(o.path, want.path) || !same(o.legacyPath, want.legacyPath) || !same(o.index, want.index) || !same(o.legacyIndex, want.legacyIndex) {
 		setOrigin(n, meta.Path, meta.Index)

@@ -53,7 +53,7 @@ func execute(ctx context.Context, j job, script, input []byte, stderr io.Writer)
 	}
 	if _, err := starlark.ExecFileOptions(options, thread, j.Name, script, env); err != nil {
 		if ee, ok := errors.AsType[*starlark.EvalError](err); ok {
-			return nil, errors.New(strings.TrimSpace(ee.Backtrace()))
+			return nil, errors.New(explain(ee))
 		}
 		return nil, err
 	}
@@ -69,6 +69,18 @@ func execute(ctx context.Context, j job, script, input []byte, stderr io.Writer)
 		return text, errReported
 	}
 	return text, nil
+}
+
+// explain is an error of a script after the places that led to it, so that
+// the last line says what is wrong.
+func explain(ee *starlark.EvalError) string {
+	var b strings.Builder
+	for _, f := range ee.CallStack {
+		if f.Pos.Filename() != "<builtin>" {
+			fmt.Fprintf(&b, "%s: in %s\n", f.Pos, f.Name)
+		}
+	}
+	return b.String() + ee.Msg
 }
 
 // logTo is the function log: its arguments on a line of standard error.
