@@ -163,8 +163,12 @@ func hintFor(err error) string {
 		return "make it readable for everybody, or publish it to a registry, which can be logged in to"
 	case errors.Is(err, registry.ErrIntegrity), errors.Is(err, source.ErrIntegrity):
 		return "the content was changed or damaged on its way; do not use it"
+	case isType[*fs.PathError](err):
+		if errors.Is(err, fs.ErrNotExist) {
+			return "check the path; use - to read from standard input"
+		}
 	case errors.Is(err, fs.ErrNotExist):
-		return "check the path; use - to read from standard input"
+		return "check the name and the tag"
 	}
 	return ""
 }
