@@ -169,3 +169,7 @@ func (t *TrustList) digestOf(ctx context.Context, l Location) (digest.Digest, er
 	t.fetched[l] = f
 	return f.digest, f.err
 }
+
+// Names reports whether l is one of the Locations, so that its catalog is
+// trusted whatever is in it, as far as that can be said without fetching it.
+func (t *TrustList) Names(l Location) bool { return slices.Contains(t.Locations, l) }

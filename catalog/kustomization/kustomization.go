@@ -509,3 +509,19 @@ func kebab(kind string) string {
 	}
 	return b.String()
 }
+
+// Configs reads a file of functionConfigs that no Kustomization refers to, so
+// that nothing but the caller's catalogs is asked. The name is for messages
+// and for Function.File.
+func Configs(name string, data []byte) ([]Function, error) {
+	pos, problems := yamlpos.Parse(name, data, yamlpos.Limits{Bytes: maxFile})
+	if len(problems) > 0 {
+		return nil, invalid(pos, problems)
+	}
+	if len(pos.Documents) == 0 {
+		return nil, fmt.Errorf("%s: no functionConfig in it: %w", name, ErrNotKustomization)
+	}
+	l := &loader{tree: &Tree{Root: name}}
+	err := l.functions(&file{name, pos, pos.Documents}, "", name, nil, func(fn *Function) { fn.Standalone = true })
+	return l.tree.Functions, err
+}
