@@ -14,10 +14,16 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/krmcat/krmcat/registry/regtest"
+	"github.com/krmcat/krmcat/runtime/fntest"
+	"github.com/krmcat/krmcat/signing/signtest"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"krmcat": main})
+	testscript.Main(m, map[string]func(){
+		"krmcat": main,
+		// A function that behaves as its configuration says.
+		"testfn": func() { os.Exit(fntest.Function(os.Stdin, os.Stdout, os.Stderr)) },
+	})
 }
 
 // TestScript runs the scripts in testdata/script, one file for each command.
@@ -41,7 +47,16 @@ func TestScript(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"authregistry": cmdAuthRegistry,
 			"exitcode":     cmdExitCode,
-			"web":          cmdWeb,
+			"sigstore": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) != 0 {
+					ts.Fatalf("usage: sigstore")
+				}
+				cmdSigstore(ts, signtest.New(t))
+			},
+			"web":    cmdWeb,
+			"await":  cmdAwait,
+			"get":    cmdGet,
+			"occupy": cmdOccupy,
 			"registry": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) != 0 {
 					ts.Fatalf("usage: registry")
@@ -117,4 +132,15 @@ func cmdExitCode(ts *testscript.TestScript, neg bool, args []string) {
 	if strconv.Itoa(got) != args[0] {
 		ts.Fatalf("%s: exit code %d, want %s", strings.Join(args[1:], " "), got, args[0])
 	}
+}
+
+// cmdSigstore makes a certificate authority and a timestamp authority known to
+// a script: $FULCIO, $TSA, trusted_root.json and an identity token in
+// token.txt, for releases@example.com by https://issuer.example.com.
+func cmdSigstore(ts *testscript.TestScript, a *signtest.Authority) {
+	ts.Setenv("FULCIO", a.Fulcio)
+	ts.Setenv("TSA", a.Timestamp)
+	token := signtest.Token("https://issuer.example.com", "releases@example.com")
+	ts.Check(os.WriteFile(ts.MkAbs("trusted_root.json"), a.RootJSON, 0o644))
+	ts.Check(os.WriteFile(ts.MkAbs("token.txt"), []byte(token+"\n"), 0o600))
 }

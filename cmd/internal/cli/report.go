@@ -110,7 +110,7 @@ func codeFor(err error) int {
 	switch {
 	case isType[*schema.InvalidError](err), isType[*runtime.FunctionError](err):
 		return exitInvalid
-	case errors.Is(err, signing.ErrUnsigned):
+	case errors.Is(err, signing.ErrUnsigned), errors.Is(err, signing.ErrNoAttestation):
 		return exitUnsigned
 	case errors.Is(err, signing.ErrPolicy):
 		return exitPolicy

@@ -18,10 +18,11 @@ import (
 )
 
 type signOptions struct {
-	Remote  remoteFlags
-	Key     keyFlags
-	Subject string // a reference or a file
-	Bundle  string
+	Remote   remoteFlags
+	Key      keyFlags
+	Services serviceFlags
+	Subject  string // a reference or a file
+	Bundle   string
 	// Annotations are signed along.
 	Annotations map[string]string
 	Recursive   bool
@@ -31,7 +32,7 @@ type signOptions struct {
 func newSignCmd(e *env) *cobra.Command {
 	opts := &signOptions{}
 	cmd := &cobra.Command{
-		Use:   "sign REFERENCE|FILE --key KEY",
+		Use:   "sign REFERENCE|FILE {--key KEY | --keyless}",
 		Short: "Sign an artifact in a registry, or a file",
 		Long: `Sign an artifact in a registry. A tag is resolved once; the digest that was signed
 is printed. What this key has signed already is not signed again.
@@ -46,7 +47,10 @@ consumers find it.`,
   krmcat sign localhost:5000/fn/set-labels:v1.0.0 --key cosign.key --recursive
 
   # A file
-  krmcat sign catalog.yaml --key cosign.key`,
+  krmcat sign catalog.yaml --key cosign.key
+
+  # In a CI job, as the identity of the job
+  krmcat sign ghcr.io/acme/hello:v1.0.0 --keyless`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			opts.Subject = a[0]
@@ -55,6 +59,7 @@ consumers find it.`,
 	}
 	opts.Remote.add(cmd.Flags())
 	opts.Key.add(cmd.Flags())
+	opts.Services.add(cmd.Flags())
 	cmd.Flags().StringToStringVarP(&opts.Annotations, "annotation", "a", nil, "annotation `KEY=VALUE` that is signed along; repeatable")
 	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "`path` for the signature of a file (default: FILE.sigstore.json)")
 	cmd.Flags().BoolVarP(&opts.Recursive, "recursive", "r", false, "sign what an image index lists as well")
@@ -66,15 +71,12 @@ consumers find it.`,
 type signOutput struct {
 	Subject   string        `json:"subject"`
 	Digest    digest.Digest `json:"digest"`
-	Key       string        `json:"key"`
+	Signer    string        `json:"signer"`              // the fingerprint of the key, or the identity
 	Signature string        `json:"signature,omitempty"` // the digest of the manifest, or the path of the bundle
 	Signed    bool          `json:"signed"`              // false if it was signed already
 }
 
 func runSign(ctx context.Context, e *env, opts *signOptions) error {
-	if opts.Key.Key == "" {
-		return withHint(usagef("no key to sign with: give --key"), "make a key pair with krmcat keygen")
-	}
 	file, err := isFile(opts.Subject)
 	if err != nil {
 		return err
@@ -93,7 +95,7 @@ func runSign(ctx context.Context, e *env, opts *signOptions) error {
 	}
 	for _, s := range list {
 		if !s.Signed {
-			printf(e.Err, "%s: signed already by %s\n", s.Subject, s.Key)
+			printf(e.Err, "%s: signed already by %s\n", s.Subject, s.Signer)
 		}
 		printf(e.Out, "%s\n", s.Digest)
 	}
@@ -146,19 +148,15 @@ func (o *signOptions) signArtifact(ctx context.Context, e *env) ([]signOutput, e
 			return nil, fmt.Errorf("%s: %w", ref, registry.Classify(err))
 		}
 	}
-	signer, err := o.Key.load(ctx, e)
+	signer, signOpts, name, done, err := o.Services.artifactSigner(ctx, e, &o.Key)
 	if err != nil {
 		return nil, err
 	}
-	defer signer.Close()
-	created, err := sourceDate(e.Getenv)
-	if err != nil {
-		return nil, err
-	}
-	signOpts := signing.SignOptions{Annotations: o.Annotations, Legacy: o.Key.Legacy, Created: created}
+	defer done()
+	signOpts.Annotations = o.Annotations
 	var list []signOutput
 	for _, s := range subjects {
-		out, err := signOne(ctx, signer, signOpts, repo, ref, s)
+		out, err := signOne(ctx, signer, name, signOpts, repo, ref, s)
 		if err != nil {
 			return nil, err
 		}
@@ -168,8 +166,8 @@ func (o *signOptions) signArtifact(ctx context.Context, e *env) ([]signOutput, e
 }
 
 // signOne signs one manifest unless the key has signed it already.
-func signOne(ctx context.Context, signer *signing.KeySigner, opts signing.SignOptions, repo *remote.Repository, ref registry.Reference, desc ocispec.Descriptor) (signOutput, error) {
-	out := signOutput{Subject: ref.Name() + "@" + desc.Digest.String(), Digest: desc.Digest, Key: signer.Fingerprint()}
+func signOne(ctx context.Context, signer artifactSigner, name string, opts signing.SignOptions, repo *remote.Repository, ref registry.Reference, desc ocispec.Descriptor) (signOutput, error) {
+	out := signOutput{Subject: ref.Name() + "@" + desc.Digest.String(), Digest: desc.Digest, Signer: name}
 	done, err := signer.Signed(ctx, repo, ref.Name(), desc, opts)
 	if err != nil {
 		return out, registry.Classify(err)
@@ -194,23 +192,23 @@ func (o *signOptions) signFile(ctx context.Context, e *env) ([]signOutput, error
 	if err != nil {
 		return nil, err
 	}
-	signer, err := o.Key.load(ctx, e)
+	signer, signOpts, name, done, err := o.Services.artifactSigner(ctx, e, &o.Key)
 	if err != nil {
 		return nil, err
 	}
-	defer signer.Close()
+	defer done()
 	target := o.Bundle
 	if target == "" {
 		target = o.Subject + signing.BundleSuffix
 	}
-	out := signOutput{Subject: o.Subject, Digest: digest.FromBytes(data), Key: signer.Fingerprint(), Signature: target}
-	if old, err := os.ReadFile(target); err == nil {
-		if _, err := signing.VerifyBlob(ctx, data, old, signing.Policy{Keys: []any{signer.PublicKey()}}); err != nil {
+	out := signOutput{Subject: o.Subject, Digest: digest.FromBytes(data), Signer: name, Signature: target}
+	if _, err := os.Lstat(target); err == nil {
+		if err := signedFileBy(ctx, signer, target, data); err != nil {
 			return nil, codeError{withHint(fmt.Errorf("%s exists, and does not sign %s with this key", target, o.Subject), "remove it, or choose another path with --bundle"), exitConflict}
 		}
 		return []signOutput{out}, nil
 	}
-	bundle, err := signer.SignBlob(ctx, data)
+	bundle, err := signer.With(signOpts).SignBlob(ctx, data)
 	if err != nil {
 		return nil, err
 	}
@@ -219,4 +217,18 @@ func (o *signOptions) signFile(ctx context.Context, e *env) ([]signOutput, error
 	}
 	out.Signed = true
 	return []signOutput{out}, nil
+}
+
+// signedFileBy checks that a bundle is a signature of data by the same key.
+func signedFileBy(ctx context.Context, signer artifactSigner, bundle string, data []byte) error {
+	key, ok := signer.(*signing.KeySigner)
+	if !ok {
+		return errors.New("keyless signatures are made anew")
+	}
+	old, err := readLimited(bundle, maxSigstoreBytes)
+	if err != nil {
+		return err
+	}
+	_, err = signing.VerifyBlob(ctx, data, old, signing.Policy{Keys: []any{key.PublicKey()}})
+	return err
 }

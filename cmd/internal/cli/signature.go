@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/pflag"
@@ -102,13 +103,15 @@ func (s onceSigner) Sign(ctx context.Context, target oras.GraphTarget, reference
 // verifyFlags say which signatures are accepted.
 type verifyFlags struct {
 	Keys []string
+	identityFlags
 }
 
 func (f *verifyFlags) add(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.Keys, "key", nil, "public key that must have signed: a PEM `file`, or env://NAME; repeatable, any of them will do")
+	f.identityFlags.add(fs)
 }
 
-func (f *verifyFlags) wanted() bool { return len(f.Keys) > 0 }
+func (f *verifyFlags) wanted() bool { return len(f.Keys) > 0 || f.identityFlags.wanted() }
 
 func (f *verifyFlags) policy(e *env) (signing.Policy, error) {
 	var p signing.Policy
@@ -123,7 +126,7 @@ func (f *verifyFlags) policy(e *env) (signing.Policy, error) {
 		}
 		p.Keys = append(p.Keys, k)
 	}
-	return p, nil
+	return p, f.identityFlags.addTo(&p)
 }
 
 // artifact verifies the signature of a manifest and says who made it.
@@ -131,6 +134,16 @@ func (f *verifyFlags) artifact(ctx context.Context, client *registry.Client, pol
 	repo, err := client.Repository(ref)
 	if err != nil {
 		return "", err
+	}
+	if f.trust != nil {
+		d, err := f.decide(ctx, repo, ref.Name(), subject)
+		if err == nil {
+			err = d.Err()
+		}
+		if err != nil {
+			return "", withHint(fmt.Errorf("applying the trust policy: %w", registry.Classify(err)), "krmcat trust explain %s shows each check", ref)
+		}
+		return "trusted, by " + strings.Join(d.Signers, ", "), nil
 	}
 	v, err := signing.Checker{}.Verify(ctx, repo, ref.Name(), subject, policy)
 	if err != nil {
