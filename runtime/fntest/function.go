@@ -45,7 +45,7 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
-	do := word(input, "  do: ")
+	do := word(input, "do: ")
 	list := rest(input)
 	switch do {
 	case "", "copy":
@@ -181,13 +181,10 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// word is the rest of the first line that starts with prefix.
+// word is the rest of the first line that starts with prefix, after spaces.
 func word(b []byte, prefix string) string {
 	for line := range bytes.Lines(b) {
-		if r, ok := bytes.CutPrefix(line, []byte(prefix)); ok {
-			return string(bytes.TrimSpace(r))
-		}
-		if r, ok := bytes.CutPrefix(line, []byte("  "+prefix)); ok {
+		if r, ok := bytes.CutPrefix(bytes.TrimLeft(line, " "), []byte(prefix)); ok {
 			return string(bytes.TrimSpace(r))
 		}
 	}

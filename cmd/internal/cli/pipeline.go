@@ -94,7 +94,16 @@ func (f *functions) pipelineStep(ctx context.Context, dir string, s pipelineStep
 	if len(c.Catalogs) == 0 {
 		c.Catalogs = defaults.Catalogs
 	}
-	for _, p := range []struct{ from, to *string }{{&s.Exec, &c.Exec}, {&s.Starlark, &c.Starlark}, {&s.ConfigPath, &c.Config}} {
+	c.Exec = s.Exec
+	if p := filepath.Join(dir, s.Exec); s.Exec != "" && !filepath.IsAbs(s.Exec) {
+		// A program beside the pipeline, or else one on the path.
+		if _, err := os.Stat(p); err == nil {
+			if c.Exec, err = filepath.Abs(p); err != nil {
+				return runtime.Step{}, err
+			}
+		}
+	}
+	for _, p := range []struct{ from, to *string }{{&s.Starlark, &c.Starlark}, {&s.ConfigPath, &c.Config}} {
 		*p.to = *p.from
 		if *p.from != "" && !filepath.IsAbs(*p.from) {
 			*p.to = filepath.Join(dir, *p.from)

@@ -651,7 +651,11 @@ func (f *functions) config(c *functionChoice, pairs []string) ([]byte, error) {
 		}
 		cm.Data[k] = v
 	}
-	return yaml.Marshal(cm)
+	var n yaml.Node
+	if err := n.Encode(cm); err != nil {
+		return nil, fmt.Errorf("making the functionConfig: %w", err)
+	}
+	return resourcelist.Encode(&n, resourcelist.Style{})
 }
 
 // typeOf reads the apiVersion and kind of a functionConfig.
