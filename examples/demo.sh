@@ -28,6 +28,8 @@ trap 'cleanup; exit 143' TERM HUP
 # Nothing here touches your own keys, caches or credentials.
 XDG_CACHE_HOME="$tmp/cache" DOCKER_CONFIG="$tmp/docker" COSIGN_PASSWORD=demo
 export XDG_CACHE_HOME DOCKER_CONFIG COSIGN_PASSWORD
+mkdir "$DOCKER_CONFIG"
+echo '{}' >"$DOCKER_CONFIG/config.json"
 
 say() { printf '\n# %s\n' "$*"; }
 
@@ -101,9 +103,10 @@ done
 say "Is all that true? Schema, digests, signatures, and each function on its own examples"
 run 'krmcat verify oci://$HOST/examples/catalog:latest --key cosign.pub'
 
-say "What nobody signed, and what somebody else signed, does not pass"
+say "With another key, nothing is taken"
 run 'krmcat keygen --output-key-prefix other'
-fails 'krmcat verify oci://$HOST/examples/set-labels:v1.0.0 --key other.pub'
+fails 'krmcat pull $HOST/examples/set-labels:v1.0.0 --dir pulled --key other.pub'
+run 'krmcat pull $HOST/examples/set-labels:v1.0.0 --dir pulled --key cosign.pub'
 
 say "Someone has resources and says what they want: the apiVersion and kind of a functionConfig find the function"
 run 'cat shop/functions/labels.yaml'
@@ -114,8 +117,9 @@ run 'krmcat run shop/resources --catalog http://$HOST/catalog.yaml --trusted-cat
 run 'krmcat run shop/resources --catalog http://$HOST/catalog.yaml --trusted-catalog http://$HOST/catalog.yaml --fn-config shop/functions/labels.yaml --allow-exec'
 
 if [ -n "$engine" ]; then
-	say "The same in a container of $engine: without --allow-exec the image is used"
-	run 'krmcat run shop/resources --catalog http://$HOST/catalog.yaml --trusted-catalog http://$HOST/catalog.yaml --fn-config shop/functions/labels.yaml -o labelled'
+	say "In a container of $engine it is the same: without --allow-exec the image is used"
+	run 'krmcat run shop/resources --catalog http://$HOST/catalog.yaml --trusted-catalog http://$HOST/catalog.yaml --fn-config shop/functions/labels.yaml -o again'
+	run 'diff -r shop/resources again && echo no difference'
 else
 	say "Left out: the run in a container. There is no docker, podman or nerdctl here that works."
 fi
