@@ -89,7 +89,6 @@ wrong flags, 8 if the address or the folder is in use, 1 if it cannot be served.
 	f.StringVar(&opts.LogFormat, "log-format", "text", "`format` of the log on standard error: text or json")
 	f.StringVar(&opts.LogLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
 	f.BoolVar(&opts.Healthcheck, "healthcheck", false, "ask the server at --listen or in --addr-file whether it is ready, and exit")
-	cmd.MarkFlagsMutuallyExclusive("htpasswd", "anonymous-push")
 	return cmd
 }
 
@@ -111,6 +110,9 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	external, err := externalURL(opts.ExternalURL)
 	if err != nil {
 		return err
+	}
+	if _, _, err := net.SplitHostPort(opts.Listen); err != nil {
+		return usagef("--listen %s: write HOST:PORT, such as localhost:8080 or :8080", opts.Listen)
 	}
 	authorize, err := serveAuthorize(opts)
 	if err != nil {
@@ -206,7 +208,8 @@ func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, stoppi
 	}
 	if opts.AddrFile != "" {
 		if err := writeAddress(opts.AddrFile, address); err != nil {
-			return errors.Join(fmt.Errorf("writing the address: %w", err), srv.Close())
+			_ = srv.Close() // the first error counts
+			return codeError{withHint(fmt.Errorf("writing the address: %w", err), "choose a file in a folder that is there and can be written"), exitError}
 		}
 		defer os.Remove(opts.AddrFile)
 	}
@@ -273,10 +276,12 @@ func externalURL(s string) (*url.URL, error) {
 // serveAuthorize says who may publish. It is nil if everybody may.
 func serveAuthorize(opts *serveOptions) (func(*http.Request, regserver.Access) error, error) {
 	switch {
+	case opts.HTPasswd != "" && opts.AnonymousPush:
+		return nil, usagef("--htpasswd and --anonymous-push are for different servers: give one of them")
 	case opts.HTPasswd != "":
 		users, err := newPasswords(opts.HTPasswd)
 		if err != nil {
-			return nil, fmt.Errorf("reading the users: %w", err)
+			return nil, withHint(fmt.Errorf("reading the users: %w", err), "make the file with: htpasswd -B -c FILE USER")
 		}
 		return users.authorize, nil
 	case opts.ReadOnly, opts.AnonymousPush, isLoopback(opts.Listen):
@@ -313,9 +318,6 @@ func dataFolder(e *env, flag string) (string, error) {
 }
 
 func listen(ctx context.Context, address string) (net.Listener, error) {
-	if _, _, err := net.SplitHostPort(address); err != nil {
-		return nil, usagef("--listen %s: write HOST:PORT, such as localhost:8080 or :8080", address)
-	}
 	var c net.ListenConfig
 	l, err := c.Listen(ctx, "tcp", address)
 	switch {
