@@ -1,0 +1,64 @@
+package regbucket_test
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/krmcat/krmcat/registry/regbucket"
+	"github.com/krmcat/krmcat/registry/regstore"
+	"github.com/krmcat/krmcat/registry/regtest"
+)
+
+var prefixes atomic.Int64
+
+// fake is an object store in memory.
+func fake(t testing.TB) regbucket.Config {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("registry"); err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(gofakes3.New(backend).Server())
+	t.Cleanup(srv.Close)
+	return regbucket.Config{Endpoint: srv.URL, Bucket: "registry", Region: "us-east-1", AccessKey: "key", SecretKey: "secret"}
+}
+
+func open(t testing.TB, cfg regbucket.Config) *regbucket.Store {
+	t.Helper()
+	s, err := regbucket.Open(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestDriver(t *testing.T) {
+	cfg := fake(t)
+	regtest.TestDriver(t, func(t *testing.T) regstore.Driver {
+		cfg := cfg
+		cfg.Prefix = fmt.Sprintf("test-%d", prefixes.Add(1))
+		return open(t, cfg)
+	})
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	cfg := fake(t)
+	for want, change := range map[string]func(*regbucket.Config){
+		"make the bucket first": func(c *regbucket.Config) { c.Bucket = "other" },
+		"endpoint is not http":  func(c *regbucket.Config) { c.Endpoint = "s3.example.com" },
+		"not available":         func(c *regbucket.Config) { c.Endpoint = "http://127.0.0.1:1" },
+	} {
+		cfg := cfg
+		change(&cfg)
+		if _, err := regbucket.Open(t.Context(), cfg, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), cfg.Bucket) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
