@@ -53,32 +53,65 @@ func Build(name string, labels map[string]string, defs []Definition) (c *Catalog
 // catalog of definitions that are valid at level publish is so itself, if it
 // has a name and, as from [Build], no function twice.
 func Marshal(c *Catalog) ([]byte, error) {
-	if c.Name == "" {
-		return nil, errors.New("a catalog needs a name")
-	}
-	var meta fields
-	meta.str("name", c.Name)
-	if len(c.Labels) > 0 {
-		var labels fields
-		for _, k := range slices.Sorted(maps.Keys(c.Labels)) {
-			labels.add(k, text(c.Labels[k]))
-		}
-		meta.add("labels", labels.node())
-	}
-	list := &yaml.Node{Kind: yaml.SequenceNode}
+	entries := make([][]byte, len(c.Definitions))
 	for i := range c.Definitions {
-		spec, err := definitionNode(&c.Definitions[i])
-		if err != nil {
+		var err error
+		if entries[i], err = MarshalEntry(&c.Definitions[i]); err != nil {
 			return nil, fmt.Errorf("catalog %s: %w", c.Name, err)
 		}
-		list.Content = append(list.Content, spec)
 	}
-	if len(list.Content) == 0 {
-		list.Style = yaml.FlowStyle
+	return JoinEntries(c.Name, c.Labels, entries)
+}
+
+// MarshalEntry writes a definition as it stands in the list of a catalog. An
+// index keeps entries, so that a catalog of many costs no more than joining
+// them.
+func MarshalEntry(d *Definition) ([]byte, error) {
+	spec, err := definitionNode(d)
+	if err != nil {
+		return nil, err
 	}
-	var spec fields
-	spec.add("krmFunctions", list)
-	return document(schema.KindCatalog, meta.node(), spec.node())
+	data, err := dump(&yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{spec}})
+	if err != nil {
+		return nil, fmt.Errorf("writing %s %s: %w", d.Group, d.Kind, err)
+	}
+	var b bytes.Buffer
+	b.Grow(len(data) + len(data)/8)
+	for line := range bytes.Lines(data) {
+		if len(line) > 1 {
+			b.WriteString("  ")
+		}
+		b.Write(line)
+	}
+	return b.Bytes(), nil
+}
+
+// JoinEntries writes a catalog of what [MarshalEntry] gives: the same bytes
+// as [Marshal].
+func JoinEntries(name string, labels map[string]string, entries [][]byte) ([]byte, error) {
+	if name == "" {
+		return nil, errors.New("a catalog needs a name")
+	}
+	var meta, root fields
+	meta.str("name", name)
+	if len(labels) > 0 {
+		var l fields
+		for _, k := range slices.Sorted(maps.Keys(labels)) {
+			l.str(k, labels[k])
+		}
+		meta.add("labels", l.node())
+	}
+	root.str("apiVersion", schema.APIVersion)
+	root.str("kind", schema.KindCatalog)
+	root.add("metadata", meta.node())
+	head, err := dump(root.node())
+	if err != nil {
+		return nil, fmt.Errorf("writing catalog %s: %w", name, err)
+	}
+	if len(entries) == 0 {
+		return append(head, "spec:\n  krmFunctions: []\n"...), nil
+	}
+	return slices.Concat(append([][]byte{head, []byte("spec:\n  krmFunctions:\n")}, entries...)...), nil
 }
 
 // MarshalDefinition writes a definition as a KRMFunctionDefinition document,
@@ -88,31 +121,25 @@ func MarshalDefinition(d *Definition) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var meta fields
-	meta.optional("name", d.Name)
-	return document(schema.KindDefinition, meta.node(), spec)
-}
-
-func document(kind string, meta, spec *yaml.Node) ([]byte, error) {
 	var root fields
 	root.str("apiVersion", schema.APIVersion)
-	root.str("kind", kind)
-	if len(meta.Content) > 0 {
-		root.add("metadata", meta)
+	root.str("kind", schema.KindDefinition)
+	if d.Name != "" {
+		var meta fields
+		meta.str("name", d.Name)
+		root.add("metadata", meta.node())
 	}
 	root.add("spec", spec)
-	var b bytes.Buffer
-	d, err := yaml.NewDumper(&b, yaml.WithIndent(2), yaml.WithCompactSeqIndent(), yaml.WithLineWidth(-1), yaml.WithQuotePreference(yaml.QuoteDouble))
+	data, err := dump(root.node())
 	if err != nil {
-		return nil, fmt.Errorf("writing a %s: %w", kind, err)
+		return nil, fmt.Errorf("writing %s %s: %w", d.Group, d.Kind, err)
 	}
-	if err := d.Dump(root.node()); err != nil {
-		return nil, fmt.Errorf("writing a %s: %w", kind, err)
-	}
-	if err := d.Close(); err != nil {
-		return nil, fmt.Errorf("writing a %s: %w", kind, err)
-	}
-	return b.Bytes(), nil
+	return data, nil
+}
+
+// dump writes YAML in the one style that krmcat writes.
+func dump(n *yaml.Node) ([]byte, error) {
+	return yaml.Dump(n, yaml.WithIndent(2), yaml.WithCompactSeqIndent(), yaml.WithLineWidth(-1), yaml.WithQuotePreference(yaml.QuoteDouble))
 }
 
 func definitionNode(d *Definition) (*yaml.Node, error) {
