@@ -28,7 +28,6 @@ const (
 // storing (4 MiB, as the distribution specification asks clients to expect).
 const MaxManifestBytes = 4 << 20
 
-
 // ArtifactTypeDocs is the type of the artifact that holds the README and the
 // examples of a function, to which usage and examples of a published
 // definition point.
