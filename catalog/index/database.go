@@ -78,31 +78,33 @@ func (d dialect) columns(s string) string {
 }
 
 // createTables makes the tables that are missing, after dropping those of
-// another version. It reports whether there was anything usable.
-func (x *Index) createTables(ctx context.Context) (built bool, err error) {
-	if _, err := x.db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS meta (`+x.kind.columns(tables[0].columns)+`)`); err != nil {
-		return false, err
-	}
-	version, err := x.meta(ctx, x.db, metaSchema)
+// another version.
+func (x *Index) createTables(ctx context.Context) error {
+	tx, err := x.db.BeginTx(ctx, nil)
 	if err != nil {
-		return false, err
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // no effect after Commit
+	if err := x.lockTables(ctx, tx); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS meta (`+x.kind.columns(tables[0].columns)+`)`); err != nil {
+		return err
+	}
+	version, err := x.meta(ctx, tx, metaSchema)
+	if err != nil {
+		return err
 	}
 	if version == schemaVersion {
-		b, err := x.meta(ctx, x.db, metaBuilt)
-		return b == "1", err
+		return tx.Commit()
 	}
 	if version != "" {
 		x.log.InfoContext(ctx, "index has tables of another version and is built again", "have", version, "want", schemaVersion)
 	}
-	tx, err := x.db.BeginTx(ctx, nil)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = tx.Rollback() }() // no effect after Commit
 	if err := x.recreate(ctx, tx); err != nil {
-		return false, err
+		return err
 	}
-	return false, tx.Commit()
+	return tx.Commit()
 }
 
 func (x *Index) recreate(ctx context.Context, tx *sql.Tx) error {

@@ -217,11 +217,25 @@ func (x *Index) changed(ctx context.Context, tx querier) error {
 	return x.setMeta(ctx, tx, metaChanged, fmt.Sprint(x.now().UnixMilli()))
 }
 
-// update runs f in a transaction that writes.
+// attempts is how often a transaction is tried that another one got in the
+// way of.
+const attempts = 10
+
+// update runs f in a transaction that writes. f may be run more than once.
 func (x *Index) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	if !x.schemaOK.Load() {
 		return fmt.Errorf("%w: its database does not answer", ErrNotReady)
 	}
+	var err error
+	for range attempts {
+		if err = x.tryUpdate(ctx, f); !isConflict(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func (x *Index) tryUpdate(ctx context.Context, f func(tx *sql.Tx) error) error {
 	tx, err := x.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err

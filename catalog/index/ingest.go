@@ -2,7 +2,6 @@ package index
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -326,7 +325,7 @@ func (x *Index) unmoved(ctx context.Context, tx *sql.Tx, repository, tag string,
 	if x.kind.exclusive {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, lockNumber(repository+":"+tag)); err != nil {
+	if err := x.lockName(ctx, tx, "tag "+repository+":"+tag); err != nil {
 		return err
 	}
 	desc, err := x.store.Resolve(ctx, repository, tag)
@@ -597,14 +596,4 @@ func attached(content []byte) (subject, artifactType string, annotations map[str
 		m.ArtifactType = m.Config.MediaType
 	}
 	return string(m.Subject.Digest), m.ArtifactType, m.Annotations
-}
-
-// lockNumber is a number for a name, as PostgreSQL's advisory locks take.
-func lockNumber(name string) int64 {
-	sum := sha256.Sum256([]byte(name))
-	var n int64
-	for _, b := range sum[:8] {
-		n = n<<8 | int64(b)
-	}
-	return n
 }

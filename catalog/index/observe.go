@@ -226,7 +226,7 @@ func (x *Index) Run(ctx context.Context) {
 // begin brings the index to where it can answer.
 func (x *Index) begin(ctx context.Context) error {
 	if !x.schemaOK.Load() {
-		if _, err := x.createTables(ctx); err != nil {
+		if err := x.createTables(ctx); err != nil {
 			return err
 		}
 		x.schemaOK.Store(true)

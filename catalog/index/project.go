@@ -161,23 +161,29 @@ func Slug(publisher string) string {
 
 // project brings up to date what is shown of functions and catalogs.
 func (x *Index) project(ctx context.Context, tx *sql.Tx, about []subject) error {
-	done := map[subject]bool{}
+	var list []subject
 	for _, s := range about {
-		switch s.kind {
-		case kindDefinition:
-			s.name = ""
-		case kindCatalog:
-			s.group, s.fn = "", ""
-		}
-		if done[s] {
-			continue
-		}
-		done[s] = true
-		var err error
 		switch {
 		case s.kind == kindDefinition && s.fn != "":
-			err = x.projectFunction(ctx, tx, s.group, s.fn)
+			list = append(list, subject{kind: s.kind, group: s.group, fn: s.fn})
 		case s.kind == kindCatalog && s.name != "":
+			list = append(list, subject{kind: s.kind, name: s.name})
+		}
+	}
+	// In the same order everywhere, so that no two wait for each other.
+	slices.SortFunc(list, func(a, b subject) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.group, b.group), cmp.Compare(a.fn, b.fn), cmp.Compare(a.name, b.name))
+	})
+	for _, s := range slices.Compact(list) {
+		// What is shown depends on several tags: whoever writes it last has
+		// read all of them.
+		if err := x.lockName(ctx, tx, strings.Join([]string{"shown", s.kind, s.group, s.fn, s.name}, "\x00")); err != nil {
+			return err
+		}
+		var err error
+		if s.kind == kindDefinition {
+			err = x.projectFunction(ctx, tx, s.group, s.fn)
+		} else {
 			err = x.projectCatalog(ctx, tx, s.name)
 		}
 		if err != nil {

@@ -92,7 +92,7 @@ func openSQLite(ctx context.Context, store registry.Store, path string, opts *Op
 // start readies the tables of SQLite. The whole file is looked at if it was
 // not closed: a damaged page is found now and not when it is needed.
 func (x *Index) start(ctx context.Context) error {
-	if _, err := x.createTables(ctx); err != nil {
+	if err := x.createTables(ctx); err != nil {
 		return err
 	}
 	closed, err := x.meta(ctx, x.db, metaClean)
