@@ -86,8 +86,8 @@ func (d *Dir) Close() error {
 }
 
 func (d *Dir) read() error {
-	n := 0
-	return fs.WalkDir(d.root.FS(), ".", func(p string, e fs.DirEntry, err error) error {
+	var paths []string
+	err := fs.WalkDir(d.root.FS(), ".", func(p string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -105,26 +105,38 @@ func (d *Dir) read() error {
 			d.Skipped = append(d.Skipped, Skipped{p, "not a regular file"})
 			return nil
 		}
-		if n++; n > MaxFiles {
+		if len(paths) == MaxFiles {
 			return fmt.Errorf("more than %d files with resources", MaxFiles)
 		}
-		f, reason, err := d.readFile(p)
-		if err != nil {
-			return err
+		paths = append(paths, p)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	read := make([]struct {
+		file   *file
+		reason string
+		err    error
+	}, len(paths))
+	resourcelist.Parallel(len(paths), func(i int) { read[i].file, read[i].reason, read[i].err = d.readFile(paths[i]) })
+	for i, r := range read {
+		switch {
+		case r.err != nil:
+			return r.err
+		case r.reason != "":
+			d.Skipped = append(d.Skipped, Skipped{paths[i], r.reason})
+			continue
 		}
-		if reason != "" {
-			d.Skipped = append(d.Skipped, Skipped{p, reason})
-			return nil
-		}
-		d.files[p] = f
-		for _, doc := range f.docs {
+		d.files[paths[i]] = r.file
+		for _, doc := range r.file.docs {
 			if doc.item != nil {
 				d.Items = append(d.Items, doc.item)
 				d.texts[doc.item] = doc.text
 			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func isYAML(name string) bool {
@@ -266,15 +278,9 @@ func (d *Dir) Changes(items []*resourcelist.Item) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	var changes []Change
-	for _, p := range slices.Sorted(keys(byPath)) {
-		c, err := d.compose(p, byPath[p])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p, err)
-		}
-		if c != nil {
-			changes = append(changes, *c)
-		}
+	changes, err := d.composeAll(byPath, false)
+	if err != nil {
+		return nil, err
 	}
 	for _, p := range slices.Sorted(keys(d.files)) {
 		if _, ok := byPath[p]; !ok {
@@ -308,17 +314,41 @@ func (d *Dir) Files(items []*resourcelist.Item) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []File
-	for _, p := range slices.Sorted(keys(byPath)) {
-		c, err := d.compose(p, byPath[p])
+	all, err := d.composeAll(byPath, true)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]File, len(all))
+	for i, c := range all {
+		out[i] = File{c.Path, c.After}
+	}
+	return out, nil
+}
+
+// composeAll composes files, several at once. If all, those that stay are
+// among them.
+func (d *Dir) composeAll(byPath map[string][]*resourcelist.Item, all bool) ([]Change, error) {
+	paths := slices.Sorted(keys(byPath))
+	made := make([]*Change, len(paths))
+	errs := make([]error, len(paths))
+	resourcelist.Parallel(len(paths), func(i int) {
+		c, err := d.compose(paths[i], byPath[paths[i]])
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p, err)
+			errs[i] = fmt.Errorf("%s: %w", paths[i], err)
 		}
-		if c == nil {
-			out = append(out, File{p, d.files[p].data})
-			continue
+		made[i] = c
+	})
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	var out []Change
+	for i, c := range made {
+		switch {
+		case c != nil:
+			out = append(out, *c)
+		case all:
+			out = append(out, Change{Path: paths[i], After: d.files[paths[i]].data})
 		}
-		out = append(out, File{p, c.After})
 	}
 	return out, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -18,6 +19,9 @@ type Item struct {
 	made bool  // by a function, from nothing
 
 	internal string // annotations that functions must keep
+	// parsed is the node of an item that was just read, for the first who
+	// asks: what functions changed is looked at again when it is written.
+	parsed atomic.Pointer[yaml.Node]
 }
 
 // Meta is what the orchestrator needs to know of a resource.
@@ -62,7 +66,12 @@ func (it *Item) Origin() *Item {
 func (it *Item) Wire() []byte { return it.wire }
 
 // Node parses the item. The result is the caller's.
-func (it *Item) Node() (*yaml.Node, error) { return parseElement(it.wire) }
+func (it *Item) Node() (*yaml.Node, error) {
+	if n := it.parsed.Swap(nil); n != nil {
+		return n, nil
+	}
+	return parseElement(it.wire)
+}
 
 // Annotations parses the item and returns its annotations.
 func (it *Item) Annotations() (map[string]string, error) { return it.stringMap("annotations") }

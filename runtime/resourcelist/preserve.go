@@ -396,7 +396,7 @@ func RestoreLost(items []*Item) error {
 		}
 	}
 	errs := make([]error, len(lost))
-	parallel(len(lost), func(k int) {
+	Parallel(len(lost), func(k int) {
 		it := items[lost[k]]
 		n, err := it.Node()
 		if err == nil {

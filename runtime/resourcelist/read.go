@@ -128,7 +128,7 @@ func readItems(wires [][]byte, opts ReadOptions, wrap func(int, error) error) ([
 	}
 	nodes := make([]*yaml.Node, len(wires))
 	errs := make([]error, len(fresh))
-	parallel(len(fresh), func(k int) {
+	Parallel(len(fresh), func(k int) {
 		i := fresh[k]
 		n, err := parseElement(wires[i])
 		if err != nil {
@@ -190,7 +190,11 @@ func identify(wire []byte, n *yaml.Node, m *matcher, opts ReadOptions) (*Item, e
 		return it, nil
 	}
 	want := originIn(meta)
-	if !same(o.path, want.path) || !same(o.legacyPath, want.legacyPath) || !same(o.index, want.index) || !same(o.legacyIndex, want.legacyIndex) {
+	if same(o.path, want.path) && same(o.legacyPath, want.legacyPath) && same(o.index, want.index) && same(o.legacyIndex, want.legacyIndex) {
+		if it.prev != nil {
+			it.parsed.Store(n)
+		}
+	} else {
 		setOrigin(n, meta.Path, meta.Index)
 		text, err := Encode(n, StyleOf(wire))
 		if err != nil {
@@ -491,9 +495,9 @@ func clearFlow(n *yaml.Node) {
 	}
 }
 
-// parallel calls f for 0 to n-1 from as many goroutines as there are
+// Parallel calls f for 0 to n-1 from as many goroutines as there are
 // processors; small n stay in this one.
-func parallel(n int, f func(int)) {
+func Parallel(n int, f func(int)) {
 	workers := min(goruntime.GOMAXPROCS(0), n/16)
 	if workers <= 1 {
 		for i := range n {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -61,7 +62,7 @@ type functionChoice struct {
 
 func (c *functionChoice) add(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Function, "function", "", "`location` of a function definition: a file, https, git or oci")
-	fs.StringArrayVar(&c.Catalogs, "catalog", nil, "`location` of a catalog that has the function for the functionConfig; repeatable, searched in order")
+	fs.StringArrayVar(&c.Catalogs, "catalog", nil, "`location` of a catalog that has the function for the functionConfig; repeatable, searched in order (default: those in $KRMCAT_CATALOG)")
 	fs.StringArrayVar(&c.Trusted, "trusted-catalog", nil, "`location` or digest of a catalog whose functions may be run; repeatable")
 	fs.StringVar(&c.Image, "image", "", "container image `reference` of the function")
 	fs.StringVar(&c.Exec, "exec", "", "`path` of an executable on this machine that is the function")
@@ -194,6 +195,9 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 	if opts.DryRun && toDir {
 		return usagef("--dry-run writes nothing: leave out -o %s", opts.Output)
 	}
+	// Parsing makes much that is soon forgotten; a command that ends after
+	// one run is better off collecting it less often.
+	debug.SetGCPercent(400)
 	fns, err := newFunctions(e, &opts.Remote, &opts.Exec)
 	if err != nil {
 		return err
@@ -600,7 +604,7 @@ func (f *functions) chooseWith(ctx context.Context, c *functionChoice, config []
 	if n > 1 {
 		return runtime.Step{}, usagef("name one function: --function, --image, --exec or --starlark")
 	}
-	if n == 0 && len(c.Catalogs) == 0 {
+	if n == 0 && len(c.Catalogs) == 0 && f.e.Getenv("KRMCAT_CATALOG") == "" {
 		return runtime.Step{}, usagef("which function? Name it with --function, --catalog, --image, --exec, --starlark or --pipeline")
 	}
 	step := runtime.Step{Config: config}
@@ -760,21 +764,10 @@ func (f *functions) find(ctx context.Context, c *functionChoice, config []byte) 
 	if config == nil {
 		return nil, withHint(usagef("a catalog finds the function by the apiVersion and kind of the functionConfig"), "give it with --fn-config FILE")
 	}
-	list := &catalog.List{Source: f.source, Options: opts}
-	for _, s := range c.Catalogs {
-		loc, err := catalog.ParseLocation(s)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		list.Entries = append(list.Entries, catalog.NewEntry(loc))
+	list, err := (&catalogFlags{Catalogs: c.Catalogs, Trusted: c.Trusted}).list(f.e, f.source)
+	if err != nil {
+		return nil, err
 	}
-	trust := &catalog.TrustList{Source: f.source}
-	for _, s := range c.Trusted {
-		if err := trust.ParseTrusted(s); err != nil {
-			return nil, usageError{fmt.Errorf("--trusted-catalog %s: %w", s, err)}
-		}
-	}
-	list.Trust = trust
 	return list.Resolve(ctx, want)
 }
 
