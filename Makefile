@@ -66,10 +66,17 @@ dist: ## Build the release: dist/ with an archive for each platform and checksum
 	done; \
 	cd dist; sha256sum *.tar.gz > SHA256SUMS; cat SHA256SUMS
 
+.PHONY: image-files
+image-files: build
+	@rm -rf bin/image bin/data; mkdir -p bin/image/etc/ssl/certs bin/image/tmp bin/data; chmod 1777 bin/image/tmp
+	@cp /etc/ssl/certs/ca-certificates.crt bin/image/etc/ssl/certs/
+	@cp $(BIN) bin/image/krmcat
+
 .PHONY: image
-image: build ## Build the container image of krmcat from bin/krmcat, with podman or docker
-	@engine=$$(command -v podman || command -v docker) || { echo "no podman or docker on the PATH"; exit 1; }; \
-	$$engine build --target prebuilt -t krmcat:$(VERSION) .
+image: image-files ## Build the container image of krmcat from bin/krmcat, with podman or docker
+	@if command -v podman >/dev/null; then podman build --format docker --target prebuilt -t krmcat:$(VERSION) .; \
+	elif command -v docker >/dev/null; then docker build --target prebuilt -t krmcat:$(VERSION) .; \
+	else echo "no podman or docker on the PATH" >&2; exit 1; fi
 
 .PHONY: clean
 clean: ## Remove everything that was built

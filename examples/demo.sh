@@ -13,11 +13,18 @@ export PATH
 
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/krmcat-demo.XXXXXX")
 server=
+engine=
+HOST=
 cleanup() {
 	trap - EXIT INT TERM HUP
 	if [ -n "$server" ]; then
 		kill "$server" 2>/dev/null || true
 		wait "$server" 2>/dev/null || true
+	fi
+	if [ -n "$engine" ] && [ -n "$HOST" ]; then
+		"$engine" images --format '{{.Repository}} {{.ID}}' | while read -r image id; do
+			case $image in "$HOST"/*) "$engine" rmi -f "$id" >/dev/null 2>&1 || true ;; esac
+		done
 	fi
 	rm -rf "$tmp"
 }
@@ -92,7 +99,6 @@ run 'krmcat catalog create examples --key cosign.pub oci://$HOST/examples/set-la
 run 'krmcat publish catalog.yaml $HOST/examples/catalog:latest --key cosign.key'
 run 'krmcat view http://$HOST/catalog.yaml'
 
-engine=
 for e in "${KRM_FN_RUNTIME:-}" docker podman nerdctl; do
 	if [ -n "$e" ] && command -v "$e" >/dev/null && "$e" info >/dev/null 2>&1; then
 		engine=$e
