@@ -17,6 +17,10 @@ type checker struct {
 	doc    *yamlpos.Document
 	source bool
 	found  Diagnostics
+
+	// probe asks only whether there is anything to find: the document has no
+	// nodes then, and a finding sets failed.
+	probe, failed bool
 }
 
 // finding is what a rule says about one place.
@@ -40,6 +44,10 @@ func (c *checker) report(f finding) {
 		sev = *f.severity
 	}
 	if sev == off {
+		return
+	}
+	if c.probe {
+		c.failed = true
 		return
 	}
 	d := Place(c.file, c.doc, f.path, f.onKey)
@@ -79,6 +87,9 @@ type cursor struct {
 }
 
 func (u cursor) child(token string, v any) cursor {
+	if u.c.probe {
+		return cursor{c: u.c, v: v} // nobody will ask for the path
+	}
 	return cursor{u.c, append(u.path[:len(u.path):len(u.path)], token), v}
 }
 
@@ -128,6 +139,15 @@ func (u cursor) reportKey(r Rule, fix, format string, a ...any) {
 	u.c.report(finding{rule: r, path: u.path, message: fmt.Sprintf(format, a...), fix: fix, onKey: true})
 }
 
+// line is where the value stands.
+func (u cursor) line() int {
+	if u.c.probe {
+		return 0
+	}
+	_, node, _ := u.c.doc.Find(u.path...)
+	return node.Line
+}
+
 // pathString is how diagnostics name the place.
 func (u cursor) pathString() string { return yamlpos.Path(u.c.doc.Value, u.path) }
 
@@ -143,6 +163,10 @@ func (c *checker) document() {
 		return
 	}
 	if definition == kindResourceList {
+		if c.probe {
+			c.failed = true // it is not worth a fast way
+			return
+		}
 		c.resourceList(root, Input)
 		return
 	}
@@ -150,16 +174,23 @@ func (c *checker) document() {
 	if !c.source && c.v.LocalSource && namesLocalFile(root, definition) {
 		c.source = true
 	}
-	violations, err := functionBundle.check(definition, c.doc.Value)
-	if err != nil {
-		root.report(ruleType, "", "%v", err)
-		return
-	}
-	for _, v := range violations {
-		c.violation(definition, v)
+	if c.probe {
+		if !functionBundle.acceptor(definition).accepts(c.doc.Value) {
+			c.failed = true
+			return
+		}
+	} else {
+		violations, err := functionBundle.check(definition, c.doc.Value)
+		if err != nil {
+			root.report(ruleType, "", "%v", err)
+			return
+		}
+		for _, v := range violations {
+			c.violation(definition, v)
+		}
+		c.words(c.doc.Node)
 	}
 	c.unknownFields(definition)
-	c.words(c.doc.Node)
 	spec, _ := root.mapping("spec")
 	if definition == KindCatalog {
 		c.catalog(root, spec)

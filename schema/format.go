@@ -333,7 +333,7 @@ func fixRuntime(rt *yaml.Node) {
 	}
 	for _, d := range digests {
 		s := strings.ToLower(strings.TrimPrefix(str(d), "sha256:"))
-		if hexDigest.MatchString(s) {
+		if isHexDigest(s) {
 			d.Value = s
 		}
 	}

@@ -111,18 +111,17 @@ func (c *checker) function(fn cursor) {
 	if there && isList && len(list) == 0 {
 		versions.report(ruleVersions, "", "no versions: nothing to resolve")
 	}
-	first := map[string]int{}
+	first := map[string]cursor{}
 	for _, v := range versions.items() {
 		if _, ok := v.v.(map[string]any); !ok {
 			continue
 		}
 		if name, f, ok := v.text("name"); ok {
 			c.versionName(f, name)
-			if line, dup := first[name]; dup {
-				f.report(ruleVersions, "remove one of them", "version %s is defined before, at line %d, which wins", display(name), line)
+			if earlier, dup := first[name]; dup {
+				f.report(ruleVersions, "remove one of them", "version %s is defined before, at line %d, which wins", display(name), earlier.line())
 			} else {
-				_, node, _ := c.doc.Find(f.path...)
-				first[name] = node.Line
+				first[name] = f
 			}
 		}
 		c.version(fn, v, shared, hasShared)
@@ -283,7 +282,7 @@ func (c *checker) container(u cursor) {
 	tag, digest := imageParts(image)
 	sha = strings.TrimPrefix(sha, "sha256:")
 	switch {
-	case digest != "" && hexDigest.MatchString(sha) && digest != "sha256:"+sha:
+	case digest != "" && isHexDigest(sha) && digest != "sha256:"+sha:
 		c.report(finding{rule: ruleImageDigest, path: shaAt.path, message: "sha256 differs from the digest in image", fix: "keep one of them"}.at(Error))
 	case digest == "" && !hasSHA && semver.MatchString(tag):
 		if _, there := u.field("sha256"); there {
@@ -311,14 +310,14 @@ func (c *checker) digest(f cursor, s string) {
 	const tail = "; cannot be verified, and is refused at run time"
 	msg, fix := "", ""
 	switch rest, prefixed := strings.CutPrefix(s, "sha256:"); {
-	case hexDigest.MatchString(s):
+	case isHexDigest(s):
 		return
-	case prefixed && hexDigest.MatchString(rest):
+	case prefixed && isHexDigest(rest):
 		if c.v.Level == Consume {
 			return // one reading only
 		}
 		msg, fix = "sha256 must not have the prefix sha256:", "remove the prefix"
-	case hexDigest.MatchString(strings.ToLower(s)):
+	case isHexDigest(strings.ToLower(s)):
 		msg, fix = "sha256 must be in lower case", "write "+strings.ToLower(s)
 		if c.v.Level == Consume {
 			return
@@ -337,7 +336,7 @@ func (c *checker) exec(u cursor) {
 	if list, isList := platforms.v.([]any); ok && isList && len(list) == 0 {
 		platforms.report(ruleNoRuntime, "", "no platforms")
 	}
-	first := map[string]int{}
+	first := map[string]cursor{}
 	for _, p := range platforms.items() {
 		if _, ok := p.v.(map[string]any); !ok {
 			continue
@@ -346,11 +345,10 @@ func (c *checker) exec(u cursor) {
 		arch, _, hasArch := p.text("arch")
 		if hasOS && hasArch {
 			key := os + "/" + arch
-			_, node, _ := c.doc.Find(p.path...)
-			if line, dup := first[key]; dup {
-				p.report(ruleNoRuntime, "remove one of them", "platform %s is defined before, at line %d, which wins", display(key), line)
+			if earlier, dup := first[key]; dup {
+				p.report(ruleNoRuntime, "remove one of them", "platform %s is defined before, at line %d, which wins", display(key), earlier.line())
 			} else {
-				first[key] = node.Line
+				first[key] = p
 			}
 		}
 		if bin, f, ok := p.text("bin"); ok {
@@ -469,9 +467,11 @@ func (c *checker) documentation(f cursor, s string) {
 // license checks the license (KC-055). The KEP's enum has one only; krmcat
 // takes any SPDX license.
 func (c *checker) license(f cursor, s string) {
+	if s == kepLicense || s == spdxLicense && c.v.Level == Consume {
+		return
+	}
 	spdx := isSPDX(s)
 	switch {
-	case s == kepLicense, s == spdxLicense && !c.v.OnlyKEP && c.v.Level == Consume:
 	case c.v.Level == Consume:
 		if !spdx {
 			f.report(ruleLicense, "", "license %s is not an SPDX identifier", display(s))

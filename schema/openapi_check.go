@@ -10,6 +10,9 @@ import (
 // cannot be used, and an author everything that is wrong with it.
 func (c *checker) openAPI(u cursor) {
 	findings := structural.Check(u.v)
+	if len(findings) == 0 {
+		return
+	}
 	if c.v.Level == Consume {
 		i := slices.IndexFunc(findings, func(f structural.Finding) bool { return f.Kind == structural.Fault })
 		if i >= 0 {

@@ -13,17 +13,11 @@ import (
 )
 
 var (
-	hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	dnsLabel  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	dnsName   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	dnsName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 	// apiLabel is what Kubernetes wants of a version name (DNS-1035).
-	apiLabel = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	kindName = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
-	semver   = regexp.MustCompile(`^v?(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-+_][0-9A-Za-z.+_-]*)?$`)
-	// imageRef is the grammar of image references: host, path, tag, digest.
-	imageRef = regexp.MustCompile(`^((?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?` +
-		`([a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*)` +
-		`(?::([A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}))?$`)
+	apiLabel  = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	kindName  = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
+	semver    = regexp.MustCompile(`^v?(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-+_][0-9A-Za-z.+_-]*)?$`)
 	hasScheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 	scpForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[^/]`)
 	angles    = regexp.MustCompile(`<[^<>]*>`)
@@ -113,21 +107,133 @@ func checkImage(s string) error {
 		return errors.New("has characters that do not show")
 	case strings.ContainsAny(s, " \t"):
 		return errors.New("has spaces")
-	case hasScheme.MatchString(s) && strings.Contains(s, "://"):
+	case strings.Contains(s, "://"):
 		return errors.New("has a scheme")
-	case !imageRef.MatchString(s):
+	}
+	if _, _, _, ok := splitImage(s); !ok {
 		return errors.New("is not an image reference of the form host/name:tag or host/name@sha256:…")
 	}
 	return nil
 }
 
+// isHexDigest tells whether s is a sha256 as documents have it.
+func isHexDigest(s string) bool {
+	if len(s) != 64 {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// splitImage takes an image reference apart: a name, which may start with a
+// host, a tag, and a digest such as sha256:…. It is written out because it
+// looks at every image of every document.
+func splitImage(s string) (name, tag, digest string, ok bool) {
+	name, digest, hasDigest := strings.Cut(s, "@")
+	if hasDigest {
+		algorithm, hex, _ := strings.Cut(digest, ":")
+		switch {
+		case algorithm == "sha256" && isHexDigest(hex):
+		case algorithm == "sha512" && len(hex) == 128 && isHexDigest(hex[:64]) && isHexDigest(hex[64:]):
+		default:
+			return "", "", "", false
+		}
+	}
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name, tag = name[:i], name[i+1:]
+		if !isTag(tag) {
+			return "", "", "", false
+		}
+	}
+	path := name
+	if first, rest, more := strings.Cut(name, "/"); more && isHost(first) {
+		path = rest
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		if !isPathPart(part) {
+			return "", "", "", false
+		}
+	}
+	return name, tag, digest, true
+}
+
+func isLowerOrDigit(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
+
+func isAlphanumeric(c byte) bool { return isLowerOrDigit(c) || c >= 'A' && c <= 'Z' }
+
+func isTag(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isAlphanumeric(c) && c != '_' && (i == 0 || c != '.' && c != '-') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 128
+}
+
+// isHost tells whether s may be the host of an image: a name or an IPv6
+// address in brackets, with or without a port.
+func isHost(s string) bool {
+	host, port := s, ""
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {
+		host, port = s[:i], s[i+1:]
+		if strings.Trim(port, "0123456789") != "" || port == "" {
+			return false
+		}
+	}
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		inner, ok = strings.CutSuffix(inner, "]")
+		return ok && inner != "" && strings.Trim(inner, "0123456789abcdefABCDEF:") == ""
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || !isAlphanumeric(label[0]) || !isAlphanumeric(label[len(label)-1]) {
+			return false
+		}
+		for i := range len(label) {
+			if !isAlphanumeric(label[i]) && label[i] != '-' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// isPathPart tells whether s may stand between the slashes of an image's name:
+// words of lower case letters and digits, joined by one dot, one or two
+// underscores, or any number of hyphens.
+func isPathPart(s string) bool {
+	if s == "" || !isLowerOrDigit(s[0]) || !isLowerOrDigit(s[len(s)-1]) {
+		return false
+	}
+	for i := 0; i < len(s); {
+		if isLowerOrDigit(s[i]) {
+			i++
+			continue
+		}
+		j := i
+		for j < len(s) && s[j] == s[i] {
+			j++
+		}
+		switch n := j - i; {
+		case s[i] == '.' && n == 1, s[i] == '_' && n <= 2, s[i] == '-':
+		default:
+			return false
+		}
+		if !isLowerOrDigit(s[j]) {
+			return false
+		}
+		i = j
+	}
+	return true
+}
+
 // imageParts are the tag and the digest of an image reference.
 func imageParts(s string) (tag, digest string) {
-	m := imageRef.FindStringSubmatch(s)
-	if m == nil {
-		return "", ""
-	}
-	return m[3], m[4]
+	_, tag, digest, _ = splitImage(s)
+	return tag, digest
 }
 
 // ociDigest is the digest of an oci reference, "" if s is none or has none.
@@ -138,7 +244,7 @@ func ociDigest(s string) string {
 	}
 	rest, _, _ = strings.Cut(rest, "#")
 	_, digest, _ := strings.Cut(rest, "@")
-	if d, ok := strings.CutPrefix(digest, "sha256:"); ok && hexDigest.MatchString(d) {
+	if d, ok := strings.CutPrefix(digest, "sha256:"); ok && isHexDigest(d) {
 		return digest
 	}
 	return ""

@@ -41,8 +41,8 @@ func (c *checker) unknown(b *bundle, s map[string]any, u cursor) {
 		if props == nil {
 			return
 		}
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			f := u.child(k, v[k])
+		for k, e := range v {
+			f := u.child(k, e)
 			p, known := props[k].(map[string]any)
 			switch {
 			case known && (k == "metadata" || k == "openAPIV3Schema"):

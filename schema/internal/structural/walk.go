@@ -61,7 +61,8 @@ var typeSlips = map[string]string{
 // int64 or float64. The findings are in no particular order.
 func Check(schema any) []Finding {
 	w := &walker{}
-	w.schema(nil, schema, level{root: true})
+	w.schema(make([]string, 0, 64), schema, level{root: true})
+	slices.SortStableFunc(w.found, func(a, b Finding) int { return slices.Compare(a.Path, b.Path) })
 	return w.found
 }
 
@@ -89,9 +90,9 @@ func (w *walker) add(kind Kind, path []string, onKey bool, fix, format string, a
 	w.found = append(w.found, Finding{Path: slices.Clone(path), OnKey: onKey, Kind: kind, Message: fmt.Sprintf(format, a...), Fix: fix})
 }
 
-func join(path []string, more ...string) []string {
-	return append(path[:len(path):len(path)], more...)
-}
+// join goes deeper on a path. All paths of a walk share their memory, as only
+// one of them is in use at a time: add copies those that are kept.
+func join(path []string, more ...string) []string { return append(path, more...) }
 
 func (w *walker) schema(path []string, v any, l level) {
 	m, ok := v.(map[string]any)
@@ -111,8 +112,8 @@ func (w *walker) schema(path []string, v any, l level) {
 		return
 	}
 	before := len(w.found)
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		w.keyword(join(path, k), k, m[k])
+	for k, v := range m {
+		w.keyword(join(path, k), k, v)
 	}
 	// Rules about the keywords together only make sense if each is right.
 	if len(w.found) == before {
@@ -455,10 +456,10 @@ func (w *walker) children(path []string, m map[string]any, l level) {
 	inner := level{logical: l.logical, depth: l.depth + 1}
 	props, _ := m["properties"].(map[string]any)
 	resource := l.root || isTrue(m, "x-kubernetes-embedded-resource")
-	for _, k := range slices.Sorted(maps.Keys(props)) {
+	for k, p := range props {
 		child := inner
 		child.metadata = resource && k == "metadata" && !l.logical
-		w.schema(join(path, "properties", k), props[k], child)
+		w.schema(join(path, "properties", k), p, child)
 	}
 	for _, k := range []string{"items", "additionalProperties"} {
 		if s, ok := m[k].(map[string]any); ok {
