@@ -1,0 +1,146 @@
+package signing
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sigstore/cosign/v2/pkg/oci/static"
+	"github.com/sigstore/sigstore-go/pkg/sign"
+	"github.com/sigstore/sigstore-go/pkg/testing/ca"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content/memory"
+)
+
+func testKeySigner() (*KeySigner, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	return NewKeySigner(key)
+}
+
+func makeStatementBundle(ctx context.Context, k *KeySigner, st []byte) ([]byte, error) {
+	return keyWithServices{key: k}.bundle(ctx, &sign.DSSEData{Data: st, PayloadType: payloadInToto})
+}
+
+// FuzzLegacy: no annotations of a signature of the older format crash the
+// verifier, and none make it accept a payload that was not signed.
+func FuzzLegacy(f *testing.F) {
+	vs, err := ca.NewVirtualSigstore()
+	if err != nil {
+		f.Fatal(err)
+	}
+	k, err := testKeySigner()
+	if err != nil {
+		f.Fatal(err)
+	}
+	subject := digest.FromString("x")
+	p, err := legacyPayload("example.com/r/a", subject, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	good, err := signLegacy(f.Context(), keyWithServices{key: k}, p)
+	if err != nil {
+		f.Fatal(err)
+	}
+	entry := `{"SignedEntryTimestamp":"AAAA","Payload":{"body":"e30=","integratedTime":1,"logIndex":1,"logID":"00"}}`
+	f.Add(p, good[static.SignatureAnnotationKey], "", "", "")
+	f.Add([]byte("{}"), "AAAA", "", entry, `{"SignedRFC3161Timestamp":"AAAA"}`)
+	f.Add([]byte("{}"), "AAAA", "x", strings.Replace(entry, `"e30="`, "5", 1), "{}")
+	f.Add([]byte("{}"), "!", "", "{}", "null")
+	var list []*authority
+	for _, ev := range []Evidence{{Timestamps: 1, NoSCT: true}, {Tlog: 1}, {Timestamps: 1, Tlog: 1}} {
+		id := &authority{identity: Identity{Issuer: testIssuer, Subject: testSubject}, root: vs, evidence: ev}
+		key := &authority{key: k.public, root: vs, evidence: ev}
+		list = append(list, id, key)
+	}
+	list = append(list, &authority{key: k.public})
+	for _, a := range list {
+		if err := a.prepare(); err != nil {
+			f.Fatal(err)
+		}
+	}
+	f.Fuzz(func(t *testing.T, payload []byte, sig, cert, bundle, timestamp string) {
+		target := memory.New()
+		layer, err := oras.PushBytes(t.Context(), target, "application/vnd.dev.cosign.simplesigning.v1+json", payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer.Annotations = map[string]string{static.SignatureAnnotationKey: sig}
+		for key, v := range map[string]string{static.CertificateAnnotationKey: cert, static.BundleAnnotationKey: bundle, static.RFC3161TimestampAnnotationKey: timestamp} {
+			if v != "" {
+				layer.Annotations[key] = v
+			}
+		}
+		s, err := fetchLegacy(t.Context(), target, layer)
+		if err != nil {
+			return
+		}
+		for _, a := range list {
+			if _, err := a.verifyLegacy(t.Context(), s, "example.com/r/a", subject, nil); err == nil && string(payload) != string(p) {
+				t.Errorf("%s accepted %q", a, payload)
+			}
+		}
+	})
+}
+
+// FuzzPrivateKey: no file crashes the reader of keys; what it accepts signs and
+// verifies.
+func FuzzPrivateKey(f *testing.F) {
+	pair, err := GenerateKeyPair([]byte("x"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(pair.Public)
+	f.Add([]byte("-----BEGIN EC PARAMETERS-----\nAAAA\n-----END EC PARAMETERS-----\n"))
+	f.Add([]byte("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n-----END PRIVATE KEY-----\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if strings.Contains(string(data), "ENCRYPTED") {
+			return // scrypt takes too long for this
+		}
+		private, err := parsePrivateKey(data, nil)
+		if err != nil {
+			return
+		}
+		k, err := NewKeySigner(private)
+		if err != nil {
+			return
+		}
+		b, err := k.SignBlob(t.Context(), []byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := VerifyBlob(t.Context(), []byte("x"), b, Policy{Keys: []any{k.public}}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// FuzzManifest: whatever a registry serves as a referrer, listing and fetching
+// it neither crashes nor finds a bundle that is not about the subject.
+func FuzzManifest(f *testing.F) {
+	subject := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("x"), Size: 1}
+	seed, err := json.Marshal(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Subject: &subject, Layers: []ocispec.Descriptor{{MediaType: bundleMediaType}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Add([]byte(`{"layers":[{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","size":-1}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		target := memory.New()
+		desc := ocispec.Descriptor{MediaType: "application/octet-stream", Digest: digest.FromBytes(data), Size: int64(len(data))}
+		if err := target.Push(t.Context(), desc, strings.NewReader(string(data))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fetchCandidate(t.Context(), target, subject.Digest, desc); err == nil {
+			t.Errorf("found a bundle through %q", data)
+		}
+	})
+}
