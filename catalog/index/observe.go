@@ -223,13 +223,23 @@ func (x *Index) Run(ctx context.Context) {
 	}
 }
 
+// prepare makes the tables, if that was not done at the start because the
+// database did not answer.
+func (x *Index) prepare(ctx context.Context) error {
+	if x.schemaOK.Load() {
+		return nil
+	}
+	if err := x.createTables(ctx); err != nil {
+		return fmt.Errorf("making the tables of the index: %w", err)
+	}
+	x.schemaOK.Store(true)
+	return nil
+}
+
 // begin brings the index to where it can answer.
 func (x *Index) begin(ctx context.Context) error {
-	if !x.schemaOK.Load() {
-		if err := x.createTables(ctx); err != nil {
-			return err
-		}
-		x.schemaOK.Store(true)
+	if err := x.prepare(ctx); err != nil {
+		return err
 	}
 	built, err := x.meta(ctx, x.db, metaBuilt)
 	if err != nil {

@@ -15,6 +15,9 @@ import (
 // brings it in step. With reread, documents that are known are read again. It
 // may run beside pushes and questions.
 func (x *Index) Reindex(ctx context.Context, reread bool) error {
+	if err := x.prepare(ctx); err != nil {
+		return err
+	}
 	begun := x.now()
 	seen := map[string]bool{}
 	var tags int

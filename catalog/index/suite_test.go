@@ -821,11 +821,10 @@ func testLeftovers(t *testing.T, open opener) {
 	<-s.done
 	s = newSite(t, open, s.store)
 	// One that shares the database gives the other a moment to come back.
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if st, err := s.x.Stats(t.Context()); err != nil || st.Functions == 1 {
-			break
-		}
-	}
+	waitFor(t, func() bool {
+		st, err := s.x.Stats(t.Context())
+		return err == nil && st.Functions == 1
+	})
 	s.wantAll(entry{"example.com/v1 SetLabels", "setlabels"})
 }
 
@@ -861,4 +860,15 @@ func testConcurrent(t *testing.T, open opener) {
 	if st, err := s.x.Stats(t.Context()); err != nil || st.Functions != n+1 || st.Pending != 0 {
 		t.Errorf("Stats = %+v, %v", st, err)
 	}
+}
+
+// waitFor waits for what comes sooner or later.
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatal("it does not come")
 }

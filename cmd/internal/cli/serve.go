@@ -22,6 +22,7 @@ import (
 
 	"github.com/krmcat/krmcat/catalog/index"
 	"github.com/krmcat/krmcat/internal/version"
+	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/registry/regdir"
 	"github.com/krmcat/krmcat/registry/regserver"
 	"github.com/krmcat/krmcat/web"
@@ -29,6 +30,7 @@ import (
 
 type serveOptions struct {
 	Data          string
+	Database      string
 	Listen        string
 	AddrFile      string
 	ExternalURL   string
@@ -79,6 +81,7 @@ wrong flags, 8 if the address or the folder is in use, 1 if it cannot be served.
 	}
 	f := cmd.Flags()
 	f.StringVar(&opts.Data, "data", "", "`folder` for everything that is stored (default: $XDG_DATA_HOME/krmcat or ~/.local/share/krmcat)")
+	f.StringVar(&opts.Database, "database", "", "`URL` of a PostgreSQL database for the index, which several servers may share (default: $KRMCAT_DATABASE, or a file in the data folder)")
 	f.StringVar(&opts.Listen, "listen", "localhost:8080", "`address` to listen on; port 0 is any free one")
 	f.StringVar(&opts.AddrFile, "addr-file", "", "`file` to write the address to once the server answers")
 	f.StringVar(&opts.ExternalURL, "external-url", "", "`URL` at which clients reach the server, if that is not the address")
@@ -134,10 +137,7 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	if err := os.MkdirAll(filepath.Join(dir, "index"), 0o777); err != nil {
-		return fmt.Errorf("opening the index: %w", err)
-	}
-	x, err := index.OpenSQLite(ctx, store, filepath.Join(dir, "index", "index.db"), &index.Options{Log: log})
+	x, err := openIndex(ctx, store, dir, databaseFlag(e, opts.Database), log)
 	if err != nil {
 		return err
 	}
@@ -348,6 +348,30 @@ func openStore(dir string, log *slog.Logger) (*regdir.Store, error) {
 		return nil, codeError{withHint(err, "make room on the disk"), exitError}
 	}
 	return nil, codeError{err, exitError}
+}
+
+// openIndex opens the index in the data folder, or in a database that several
+// servers share.
+func openIndex(ctx context.Context, store registry.Store, dir, database string, log *slog.Logger) (*index.Index, error) {
+	if database != "" {
+		if !index.IsPostgres(database) {
+			return nil, usagef("--database: write postgres://USER@HOST:PORT/DATABASE")
+		}
+		return index.OpenPostgres(store, database, &index.Options{Log: log})
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "index"), 0o777); err != nil {
+		return nil, fmt.Errorf("opening the index: %w", err)
+	}
+	return index.OpenSQLite(ctx, store, filepath.Join(dir, "index", "index.db"), &index.Options{Log: log})
+}
+
+// databaseFlag is the database of the index: the flag, or $KRMCAT_DATABASE,
+// as a URL with a password does not belong on a command line.
+func databaseFlag(e *env, flag string) string {
+	if flag != "" {
+		return flag
+	}
+	return e.Getenv("KRMCAT_DATABASE")
 }
 
 // writeAddress writes the address so that nobody ever reads half of it.
