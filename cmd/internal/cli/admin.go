@@ -15,6 +15,7 @@ import (
 var adminCommands = []func(*env) *cobra.Command{
 	newAdminFsckCmd,
 	newAdminGCCmd,
+	newAdminReindexCmd,
 }
 
 func newAdminCmd(e *env) *cobra.Command {
