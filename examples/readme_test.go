@@ -97,7 +97,7 @@ func TestReadme(t *testing.T) {
 
 	path := []string{os.Getenv("PATH")}
 	tools := map[string]string{
-		"oras":   "oras.land/oras/cmd/oras@v1.3.0",
+		"oras":   "oras.land/oras/cmd/oras@v1.3.1",
 		"cosign": "github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3",
 	}
 	var s strings.Builder
