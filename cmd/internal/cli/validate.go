@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -203,6 +204,7 @@ const maxInput = 64<<20 + 1
 
 func (in input) read(stdin io.Reader) ([]byte, error) {
 	r := stdin
+	var b bytes.Buffer
 	if in.path != "" {
 		f, err := os.Open(in.path)
 		if err != nil {
@@ -210,12 +212,16 @@ func (in input) read(stdin io.Reader) ([]byte, error) {
 		}
 		defer f.Close()
 		r = f
+		// Growing a buffer step by step would double the memory that a large
+		// catalog takes.
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() < maxInput {
+			b.Grow(int(info.Size()) + bytes.MinRead)
+		}
 	}
-	data, err := io.ReadAll(io.LimitReader(r, maxInput))
-	if err != nil {
+	if _, err := b.ReadFrom(io.LimitReader(r, maxInput)); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", in.name, err)
 	}
-	return data, nil
+	return b.Bytes(), nil
 }
 
 // findInputs lists the files that arguments name, each once. It fails before

@@ -155,7 +155,7 @@ func (p *parser) sequence(indent, depth int) (any, bool) {
 			p.cur = i
 			v, ok = p.block(p.indent, depth+1)
 		default:
-			v, ok = p.scalar(i, indent)
+			v, ok = p.scalar(i, indent, depth)
 		}
 		if !ok {
 			return nil, false
@@ -233,7 +233,7 @@ func (p *parser) mapping(indent, depth int) (any, bool) {
 				v, ok = p.block(p.indent, depth+1)
 			}
 		} else {
-			v, ok = p.scalar(i, indent)
+			v, ok = p.scalar(i, indent, depth)
 		}
 		if !ok {
 			return nil, false
@@ -278,7 +278,7 @@ func plainStart(s string) bool {
 }
 
 // scalar reads the value that starts at i, and goes to the next line.
-func (p *parser) scalar(i, indent int) (any, bool) {
+func (p *parser) scalar(i, indent, depth int) (any, bool) {
 	switch p.text[i] {
 	case '"':
 		j := i + 1
@@ -318,10 +318,11 @@ func (p *parser) scalar(i, indent int) (any, bool) {
 		return strings.ReplaceAll(p.text[i+1:j], "''", "'"), p.next()
 	case '|':
 		return p.literal(i, indent)
-	case '[':
-		return []any{}, strings.TrimRight(p.text[i:p.end], " ") == "[]" && p.next()
-	case '{':
-		return map[string]any{}, strings.TrimRight(p.text[i:p.end], " ") == "{}" && p.next()
+	case '>':
+		return p.folded(i, indent)
+	case '[', '{':
+		v, j, ok := p.flow(i, depth)
+		return v, ok && p.tail(j) && p.next()
 	}
 	return p.plain(i, indent)
 }
@@ -442,6 +443,172 @@ func (p *parser) literal(i, indent int) (any, bool) {
 		v = strings.TrimSuffix(v, "\n")
 	}
 	return v, p.next()
+}
+
+// folded reads a block of text behind > whose lines are joined by spaces.
+func (p *parser) folded(i, indent int) (any, bool) {
+	header := strings.TrimRight(p.text[i:p.end], " ")
+	if header != ">" && header != ">-" {
+		return nil, false
+	}
+	var b strings.Builder
+	margin, blank := -1, 0
+	for p.at < len(p.text) {
+		line, size := firstLine(p.text[p.at:])
+		if p.at+size == len(p.text) && size == len(line) {
+			return nil, false // the last line has no end
+		}
+		content := strings.TrimLeft(line, " ")
+		at := len(line) - len(content)
+		if content == "" {
+			if margin < 0 || at > margin {
+				return nil, false // spaces that count, or are an error
+			}
+			blank++
+			p.at += size
+			continue
+		}
+		if margin < 0 {
+			if at <= indent {
+				break
+			}
+			margin = at
+		}
+		if at < margin {
+			break
+		}
+		if at > margin {
+			return nil, false // such lines are not joined
+		}
+		switch {
+		case b.Len() == 0:
+		case blank == 0:
+			b.WriteByte(' ')
+		}
+		for ; blank > 0; blank-- {
+			b.WriteByte('\n')
+		}
+		b.WriteString(line[margin:])
+		p.at += size
+	}
+	if b.Len() == 0 {
+		return nil, false
+	}
+	v := b.String()
+	if header == ">" {
+		v += "\n"
+	}
+	return v, p.next()
+}
+
+// flow reads a list in brackets or a mapping in braces that ends on its line,
+// and returns where it ends.
+func (p *parser) flow(i, depth int) (v any, end int, ok bool) {
+	if depth > maxDepth {
+		return nil, 0, false
+	}
+	closing := byte(']')
+	list, m := []any{}, map[string]any(nil)
+	if p.text[i] == '{' {
+		closing, m = '}', map[string]any{}
+	}
+	value := func() any {
+		if m == nil {
+			return list
+		}
+		return m
+	}
+	i = p.skip(i + 1)
+	if i < p.end && p.text[i] == closing {
+		return value(), i + 1, true
+	}
+	for i < p.end {
+		var key string
+		if m != nil {
+			var k any
+			if k, i, ok = p.flowScalar(i); !ok || i >= p.end || p.text[i] != ':' || i+1 >= p.end || p.text[i+1] != ' ' {
+				return nil, 0, false
+			}
+			if key, ok = k.(string); !ok {
+				return nil, 0, false
+			}
+			if _, twice := m[key]; twice {
+				return nil, 0, false
+			}
+			if i = p.skip(i + 1); i >= p.end {
+				return nil, 0, false
+			}
+		}
+		var e any
+		if p.text[i] == '[' || p.text[i] == '{' {
+			e, i, ok = p.flow(i, depth+1)
+		} else {
+			e, i, ok = p.flowScalar(i)
+		}
+		if !ok {
+			return nil, 0, false
+		}
+		if m != nil {
+			m[key] = e
+		} else {
+			list = append(list, e)
+		}
+		if i = p.skip(i); i >= p.end {
+			return nil, 0, false
+		}
+		switch p.text[i] {
+		case closing:
+			return value(), i + 1, true
+		case ',':
+			if i = p.skip(i + 1); i < p.end && p.text[i] == closing {
+				return nil, 0, false
+			}
+		default:
+			return nil, 0, false
+		}
+	}
+	return nil, 0, false
+}
+
+// flowScalar reads a scalar inside of brackets, and returns where it ends.
+func (p *parser) flowScalar(i int) (v any, end int, ok bool) {
+	if c := p.text[i]; c == '"' || c == '\'' {
+		j := strings.IndexByte(p.text[i+1:p.end], c)
+		if j < 0 {
+			return nil, 0, false
+		}
+		j += i + 1
+		inner := p.text[i+1 : j]
+		if strings.IndexByte(inner, '\\') >= 0 || j+1 < p.end && strings.IndexByte(",]}: ", p.text[j+1]) < 0 {
+			return nil, 0, false
+		}
+		return inner, j + 1, true
+	}
+	j := i
+	for j < p.end {
+		c := p.text[j]
+		if c == ',' || c == ']' || c == '}' {
+			break
+		}
+		if c == '[' || c == '{' || c == '#' {
+			return nil, 0, false
+		}
+		if c == ':' {
+			if j+1 < p.end && p.text[j+1] == ' ' {
+				break
+			}
+			if j+1 >= p.end || strings.IndexByte(",[]{}", p.text[j+1]) >= 0 {
+				return nil, 0, false
+			}
+		}
+		j++
+	}
+	s := strings.TrimRight(p.text[i:j], " ")
+	if s == "" || !plainStart(s) || len(s) > maxKey {
+		return nil, 0, false
+	}
+	v, ok = resolve(s)
+	return v, j, ok
 }
 
 // resolve finds the value of a scalar without quotes.

@@ -42,6 +42,7 @@ func TestDocuments(t *testing.T) {
 		"a: |\n  x\n    y\n\n  z\nb: |-\n  x\n", "a: \"b\\n\\\"c\\\" \\\\\"\nb: 'it''s' # c\n", "a: one\n  two\n\n  three\nb: 1\n",
 		"- - a\n  - b\n- c\n", "a: []\nb: {}\n", "a: 1.5\nb: -3\nc: 1.2.3\nd: 2024-01-02\ne: 0b5f\n", "a: true\nb: null\nc:\nd: x\n",
 		"---\na: 1\n---\nb: 2\n---\n", "\"a b\": 'c'\n'd': e\n", "a: http://x/y:z#w # c\n", "größe: ä\n",
+		"a: >\n  b\n  c\n\n  d\ne: >-\n  f\n", "a: [b, 'c', \"d\", [1, {e: f, \"g\": []}]] # h\nb: {}\n", "- {a: http://b:c}\n",
 	} {
 		if !agree(t, text) {
 			t.Errorf("%q is not taken", text)
@@ -51,7 +52,7 @@ func TestDocuments(t *testing.T) {
 	// reader.
 	for _, text := range []string{
 		"a: *b\n", "a: &b c\n", "a: !!str b\n", "a: yes\n", "on: b\n", "a: 0777\n", "a: 1_000\n", "a: .inf\n", "a: 1e3\n", "a: 0x1F\n",
-		"a: >\n  b\n", "a: [b]\n", "a\tb: c\n", "a: b\r\n", "a: 1\na: 2\n", "a: b: c\n", "a\n", "- a\nb: c\n", "a:\n  b: 1\n c: 2\n",
+		"a: >\n  b\n   c\n", "a: [b\n  ]\n", "a: [b, ]\n", "a: {b}\n", "a: [b: c]\n", "a: {b:c}\n", "a: [yes]\n", "a: {b: 1, b: 2}\n", "a\tb: c\n", "a: b\r\n", "a: 1\na: 2\n", "a: b: c\n", "a\n", "- a\nb: c\n", "a:\n  b: 1\n c: 2\n",
 		"? a\n: b\n", "1: a\n", "<<: b\n", "a: |\n\n  b\n", "a: |\n  b", "%YAML 1.2\n---\na: b\n", "\ufeffa: b\n", "a: \x01\n", "a: \xff\n", "a: ~\n",
 		"a: b\n...\n", "--- a\n", "a: 'b\n  c'\n",
 	} {

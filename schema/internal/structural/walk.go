@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -265,9 +264,6 @@ const maxPattern = 10_000
 func checkPattern(p string) error {
 	if len(p) > maxPattern {
 		return fmt.Errorf("the pattern is longer than %d bytes", maxPattern)
-	}
-	if _, err := syntax.Parse(p, syntax.Perl); err != nil {
-		return fmt.Errorf("invalid pattern: %w", err)
 	}
 	if _, err := regexp.Compile(p); err != nil {
 		return fmt.Errorf("invalid pattern: %w", err)
