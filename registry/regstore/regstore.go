@@ -51,7 +51,8 @@ type Driver interface {
 	// may come before the first Read. The caller closes it.
 	OpenBlob(ctx context.Context, repository string, d digest.Digest) (io.ReadSeekCloser, int64, error)
 	// MountBlob makes a blob of the repository from, or of any repository
-	// if from is empty, one of the given repository too.
+	// if from is empty, one of the given repository too. A driver that cannot
+	// do that says [errors.ErrUnsupported].
 	MountBlob(ctx context.Context, repository, from string, d digest.Digest) error
 	// DeleteBlob removes a blob from the repository, unless a manifest there
 	// refers to it ([ErrInUse]).
@@ -77,7 +78,8 @@ type Driver interface {
 	CancelUpload(ctx context.Context, repository, id string) error
 
 	// Usage returns how many bytes of blobs and manifests a repository
-	// holds; a blob that several repositories hold counts in each.
+	// holds; a blob that several repositories hold counts in each. A driver
+	// that does not know says [errors.ErrUnsupported].
 	Usage(ctx context.Context, repository string) (int64, error)
 
 	// Close ends the use of the storage. No other call may be running.

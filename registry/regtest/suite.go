@@ -78,7 +78,7 @@ func testEmpty(t *testing.T, s regstore.Driver) {
 	wantNotExist(t, "StatBlob", err)
 	_, err = s.FetchBlob(ctx, repo, unknownDigest)
 	wantNotExist(t, "FetchBlob", err)
-	wantNotExist(t, "MountBlob", s.MountBlob(ctx, repo, "", unknownDigest))
+	wantNotExist(t, "MountBlob", s.MountBlob(ctx, repo, "other/repository", unknownDigest))
 	wantNotExist(t, "DeleteManifest", s.DeleteManifest(ctx, repo, unknownDigest))
 	wantNotExist(t, "DeleteTag", s.DeleteTag(ctx, repo, "v1"))
 	wantNotExist(t, "DeleteBlob", s.DeleteBlob(ctx, repo, unknownDigest))
@@ -295,8 +295,12 @@ func testMount(t *testing.T, s regstore.Driver) {
 	d := PutBlob(ctx, t, s, repo, b)
 	noError(t, "MountBlob", s.MountBlob(ctx, "a/mounted", repo, d))
 	noError(t, "MountBlob again", s.MountBlob(ctx, "a/mounted", repo, d))
-	noError(t, "MountBlob from anywhere", s.MountBlob(ctx, "b/mounted", "", d))
-	for _, r := range []string{"a/mounted", "b/mounted"} {
+	mounted := []string{"a/mounted"}
+	if err := s.MountBlob(ctx, "b/mounted", "", d); !errors.Is(err, errors.ErrUnsupported) {
+		noError(t, "MountBlob from anywhere", err)
+		mounted = append(mounted, "b/mounted")
+	}
+	for _, r := range mounted {
 		if got := readBlob(t, s, r, d); !bytes.Equal(got, b) {
 			t.Errorf("%s: other bytes came back", r)
 		}
@@ -370,7 +374,7 @@ func testManifests(t *testing.T, s regstore.Driver) {
 	if desc.MediaType != ocispec.MediaTypeImageIndex || !bytes.Equal(content, index.Manifest) {
 		t.Errorf("index came back as %v", desc)
 	}
-	large := NewArtifact(strings.Repeat("x", 3<<20), nil)
+	large := NewArtifact(strings.Repeat("x", 2_000_000), nil)
 	Put(ctx, t, s, repo, large, "large")
 	_, content, err = s.Manifest(ctx, repo, "large")
 	noError(t, "Manifest", err)
@@ -576,7 +580,9 @@ func testRepositories(t *testing.T, s regstore.Driver) {
 
 func testUsage(t *testing.T, s regstore.Driver) {
 	ctx := t.Context()
-	if n, err := s.Usage(ctx, repo); n != 0 || err != nil {
+	if n, err := s.Usage(ctx, repo); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("the driver does not know")
+	} else if n != 0 || err != nil {
 		t.Errorf("Usage of nothing: got %d, %v", n, err)
 	}
 	a := NewArtifact("application/vnd.example", nil, Random(14, 1000))
