@@ -9,8 +9,9 @@ import (
 )
 
 // schemaVersion is the version of the tables. An index with tables of another
-// version is dropped and built again, as everything in it is derived.
-const schemaVersion = "1"
+// version is dropped and built again, as everything in it is derived. It
+// changes with what is stored, the form of catalog entries included.
+const schemaVersion = "2"
 
 // dialect is what differs between the databases.
 type dialect struct {
@@ -42,7 +43,7 @@ var tables = []struct{ name, columns string }{
 		annotations TEXT NOT NULL, PRIMARY KEY (repository, subject, source)`},
 	// What is shown of a function, by the type of its functionConfig.
 	{"functions", `grp TEXT NOT NULL, fn TEXT NOT NULL, sort TEXT NOT NULL, publisher TEXT NOT NULL,
-		listing TEXT NOT NULL, updated BIGINT NOT NULL, PRIMARY KEY (grp, fn)`},
+		updated BIGINT NOT NULL, listing TEXT NOT NULL, entry BYTES NOT NULL, PRIMARY KEY (grp, fn)`},
 	{"facets", `grp TEXT NOT NULL, fn TEXT NOT NULL, facet TEXT NOT NULL, value TEXT NOT NULL,
 		PRIMARY KEY (facet, value, grp, fn)`},
 	{"terms", `term TEXT NOT NULL, grp TEXT NOT NULL, fn TEXT NOT NULL, weight BIGINT NOT NULL,
@@ -60,7 +61,7 @@ var indexes = []struct{ name, on string }{
 	{"tags_seen", `tags (seen)`},
 	{"referrers_source", `referrers (repository, source)`},
 	{"functions_sort", `functions (sort, grp, fn)`},
-	{"functions_updated", `functions (updated)`},
+	{"functions_updated", `functions (updated DESC, sort, grp, fn)`},
 	{"functions_publisher", `functions (publisher)`},
 	{"facets_fn", `facets (grp, fn)`},
 	{"terms_fn", `terms (grp, fn)`},

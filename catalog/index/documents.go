@@ -2,7 +2,6 @@ package index
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -199,46 +198,53 @@ func (x *Index) compose(ctx context.Context, q querier, name string, publishers 
 		}
 		where += " AND f.publisher IN (" + strings.Join(marks, ", ") + ")"
 	}
-	listings, err := strings1(q.QueryContext(ctx, `SELECT f.listing FROM functions f WHERE `+where+` ORDER BY f.grp, f.fn`, args...))
+	rows, err := q.QueryContext(ctx, `SELECT f.publisher, f.entry FROM functions f WHERE `+where+` ORDER BY f.grp, f.fn`, args...)
 	if err != nil {
 		return nil, err
 	}
-	c := &catalog.Catalog{Name: name}
+	defer rows.Close()
+	var entries [][]byte
 	seen := map[string]bool{}
-	for _, data := range listings {
-		var l Listing
-		if err := json.Unmarshal([]byte(data), &l); err != nil {
+	for rows.Next() {
+		var publisher string
+		var entry []byte
+		if err := rows.Scan(&publisher, &entry); err != nil {
 			return nil, err
 		}
-		seen[l.Slug] = true
-		d, err := x.listed(ctx, q, &l)
-		if err != nil {
-			return nil, fmt.Errorf("%s, kind %s: %w", l.Group, l.Kind, err)
+		seen[publisher] = true
+		if len(entry) > 0 {
+			entries = append(entries, entry)
 		}
-		if d != nil {
-			c.Definitions = append(c.Definitions, *d)
-		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
 	}
 	for _, p := range publishers {
 		if !seen[p] && tag == "" {
 			return nil, fmt.Errorf("publisher %s: %w", p, ErrNotFound)
 		}
 	}
-	data, err := catalog.Marshal(c)
+	data, err := catalog.JoinEntries(name, nil, entries)
 	if err != nil {
-		// One that cannot be written must not take away all others.
-		c.Definitions = slices.DeleteFunc(c.Definitions, func(d catalog.Definition) bool {
-			_, err := catalog.MarshalDefinition(&d)
-			if err != nil {
-				x.log.WarnContext(ctx, "function is left out of catalogs", "group", d.Group, "kind", d.Kind, "error", err)
-			}
-			return err != nil
-		})
-		if data, err = catalog.Marshal(c); err != nil {
-			return nil, err
-		}
+		return nil, err
 	}
 	return &Document{Name: name, Data: data}, nil
+}
+
+// entry is what catalogs say of a function; empty if they do not list it.
+// What cannot be written is left out of catalogs, rather than to take away all
+// others.
+func (x *Index) entry(ctx context.Context, q querier, l *Listing) ([]byte, error) {
+	d, err := x.listed(ctx, q, l)
+	if err != nil || d == nil {
+		return []byte{}, err
+	}
+	data, err := catalog.MarshalEntry(d)
+	if err != nil {
+		x.log.WarnContext(ctx, "function is left out of catalogs", "group", l.Group, "kind", l.Kind, "error", err)
+		return []byte{}, nil
+	}
+	return data, nil
 }
 
 // listed is the entry of a function in catalogs; nil if it has none.

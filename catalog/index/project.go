@@ -1,6 +1,7 @@
 package index
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
@@ -373,26 +374,31 @@ func list(group, fn string, releases []*Release) *Listing {
 	return l
 }
 
-// projectFunction writes the listing of a function and what it is found by.
+// projectFunction writes the listing of a function, its entry in catalogs and
+// what it is found by.
 func (x *Index) projectFunction(ctx context.Context, tx *sql.Tx, group, fn string) error {
 	releases, err := x.releases(ctx, tx, group, fn)
 	if err != nil {
 		return err
 	}
 	var was string
-	err = tx.QueryRowContext(ctx, `SELECT listing FROM functions WHERE grp = $1 AND fn = $2`, group, fn).Scan(&was)
+	var wasEntry []byte
+	err = tx.QueryRowContext(ctx, `SELECT listing, entry FROM functions WHERE grp = $1 AND fn = $2`, group, fn).Scan(&was, &wasEntry)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
 	var l *Listing
-	data := []byte{}
+	data, entry := []byte{}, []byte{}
 	if len(releases) > 0 {
 		l = list(group, fn, releases)
 		if data, err = json.Marshal(l); err != nil {
 			return err
 		}
+		if entry, err = x.entry(ctx, tx, l); err != nil {
+			return err
+		}
 	}
-	if string(data) == was {
+	if string(data) == was && bytes.Equal(entry, wasEntry) {
 		return nil
 	}
 	for _, t := range []string{"functions", "facets", "terms"} {
@@ -401,16 +407,16 @@ func (x *Index) projectFunction(ctx context.Context, tx *sql.Tx, group, fn strin
 		}
 	}
 	if l != nil {
-		if err := x.insertFunction(ctx, tx, l, string(data)); err != nil {
+		if err := x.insertFunction(ctx, tx, l, string(data), entry); err != nil {
 			return err
 		}
 	}
 	return x.changed(ctx, tx)
 }
 
-func (x *Index) insertFunction(ctx context.Context, tx *sql.Tx, l *Listing, data string) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO functions (grp, fn, sort, publisher, listing, updated) VALUES ($1, $2, $3, $4, $5, $6)`,
-		l.Group, l.Kind, strings.ToLower(l.Kind), l.Slug, data, toMillis(l.Updated))
+func (x *Index) insertFunction(ctx context.Context, tx *sql.Tx, l *Listing, data string, entry []byte) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO functions (grp, fn, sort, publisher, updated, listing, entry) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		l.Group, l.Kind, strings.ToLower(l.Kind), l.Slug, toMillis(l.Updated), data, entry)
 	if err != nil {
 		return err
 	}

@@ -3,9 +3,7 @@ package index
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -228,9 +226,12 @@ func (x *Index) correct(ctx context.Context, asked []string) ([]string, error) {
 	return out, nil
 }
 
+// everything is a condition that always holds.
+const everything = "1 = 1"
+
 // conditions are what a query asks besides its text, as SQL on functions f.
 func (q Query) conditions(args []any) (string, []any) {
-	where := []string{"1 = 1"}
+	where := []string{everything}
 	arg := func(v any) string {
 		args = append(args, v)
 		return placeholder(len(args))
@@ -255,6 +256,9 @@ func (q Query) conditions(args []any) (string, []any) {
 	return strings.Join(where, " AND "), args
 }
 
+// batch is how many functions are looked at with one question.
+const batch = 200
+
 // narrow drops what the query does not want and sorts the rest.
 func (x *Index) narrow(ctx context.Context, q Query, scores map[key]float64) ([]key, error) {
 	type hit struct {
@@ -263,23 +267,25 @@ func (x *Index) narrow(ctx context.Context, q Query, scores map[key]float64) ([]
 		sort    string
 		updated int64
 	}
-	if len(scores) == 0 {
-		return nil, nil
-	}
-	where, args := q.conditions(nil)
-	n := len(args)
-	var hits []hit
+	hits := make([]hit, 0, len(scores))
 	for k, score := range scores {
-		h := hit{key: k, score: score}
-		err := x.rdb.QueryRowContext(ctx, `SELECT f.sort, f.updated FROM functions f WHERE `+where+` AND f.grp = `+placeholder(n+1)+` AND f.fn = `+placeholder(n+2),
-			append(args[:n:n], k.group, k.fn)...).Scan(&h.sort, &h.updated)
-		if errors.Is(err, sql.ErrNoRows) {
-			continue
+		hits = append(hits, hit{key: k, score: score, sort: strings.ToLower(k.fn)})
+	}
+	if where, _ := q.conditions(nil); where != everything || q.Order == ByUpdated {
+		updated := map[key]int64{}
+		for part := range slices.Chunk(hits, batch) {
+			keys := make([]key, len(part))
+			for i, h := range part {
+				keys[i] = h.key
+			}
+			if err := x.wanted(ctx, q, keys, updated); err != nil {
+				return nil, err
+			}
 		}
-		if err != nil {
-			return nil, err
+		hits = slices.DeleteFunc(hits, func(h hit) bool { _, ok := updated[h.key]; return !ok })
+		for i := range hits {
+			hits[i].updated = updated[hits[i].key]
 		}
-		hits = append(hits, h)
 	}
 	slices.SortFunc(hits, func(a, b hit) int {
 		byName := cmp.Or(cmp.Compare(a.sort, b.sort), cmp.Compare(a.group, b.group), cmp.Compare(a.fn, b.fn))
@@ -296,6 +302,31 @@ func (x *Index) narrow(ctx context.Context, q Query, scores map[key]float64) ([]
 		keys[i] = h.key
 	}
 	return keys, nil
+}
+
+// wanted adds those of the functions that the query wants, with the times of
+// their last releases.
+func (x *Index) wanted(ctx context.Context, q Query, keys []key, updated map[key]int64) error {
+	where, args := q.conditions(nil)
+	pairs := make([]string, len(keys))
+	for i, k := range keys {
+		args = append(args, k.group, k.fn)
+		pairs[i] = "(" + placeholder(len(args)-1) + ", " + placeholder(len(args)) + ")"
+	}
+	rows, err := x.rdb.QueryContext(ctx, `SELECT f.grp, f.fn, f.updated FROM functions f WHERE `+where+` AND (f.grp, f.fn) IN (VALUES `+strings.Join(pairs, ", ")+`)`, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var k key
+		var at int64
+		if err := rows.Scan(&k.group, &k.fn, &at); err != nil {
+			return err
+		}
+		updated[k] = at
+	}
+	return rows.Err()
 }
 
 // browse lists functions without a text to search for.
