@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -77,6 +78,37 @@ func Read(dir string) (*Dir, error) {
 	return d, nil
 }
 
+// ReadFile reads one file of resources as if its folder held nothing else.
+// Every document in it must be a resource.
+func ReadFile(name string) (*Dir, error) {
+	root, err := os.OpenRoot(filepath.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{root: root, files: map[string]*file{}, texts: map[*resourcelist.Item][]byte{}}
+	base := filepath.Base(name)
+	f, reason, err := d.readFile(base)
+	if err == nil && reason != "" {
+		err = fmt.Errorf("%s: %s: %w", name, reason, resourcelist.ErrItem)
+	}
+	if err != nil {
+		_ = root.Close()
+		return nil, err
+	}
+	d.add(base, f)
+	return d, nil
+}
+
+func (d *Dir) add(p string, f *file) {
+	d.files[p] = f
+	for _, doc := range f.docs {
+		if doc.item != nil {
+			d.Items = append(d.Items, doc.item)
+			d.texts[doc.item] = doc.text
+		}
+	}
+}
+
 // Close releases the directory.
 func (d *Dir) Close() error {
 	if d.root == nil {
@@ -128,13 +160,7 @@ func (d *Dir) read() error {
 			d.Skipped = append(d.Skipped, Skipped{paths[i], r.reason})
 			continue
 		}
-		d.files[paths[i]] = r.file
-		for _, doc := range r.file.docs {
-			if doc.item != nil {
-				d.Items = append(d.Items, doc.item)
-				d.texts[doc.item] = doc.text
-			}
-		}
+		d.add(paths[i], r.file)
 	}
 	return nil
 }

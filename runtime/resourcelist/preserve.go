@@ -410,3 +410,19 @@ func RestoreLost(items []*Item) error {
 	})
 	return errors.Join(errs...)
 }
+
+// Created is the item as something new: where it is from is forgotten, only
+// the path stays.
+func (it *Item) Created() (*Item, error) {
+	text, err := Strip(it)
+	if err != nil {
+		return nil, err
+	}
+	n, err := FromDocument(text, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	n.made = true
+	n.meta.Path = it.meta.Path
+	return n, nil
+}

@@ -46,6 +46,8 @@ func Main(ctx context.Context, args []string, stdio Stdio) int {
 
 // commands lists the constructors of all commands.
 var commands = []func(*env) *cobra.Command{
+	newBuildCmd,
+	newFunctionCallCmd,
 	newAdminCmd,
 	newAttestCmd,
 	newCatalogCmd,
@@ -56,6 +58,8 @@ var commands = []func(*env) *cobra.Command{
 	newLoginCmd,
 	newLogoutCmd,
 	newResolveCmd,
+	newMergeCmd,
+	newMerge3Cmd,
 	newRunCmd,
 	newStarlarkWorkerCmd,
 	newSchemaCmd,

@@ -323,6 +323,12 @@ func writeOutput(e *env, opts *runOptions, dir *pkgdir.Dir, list *resourcelist.L
 	if err := dir.Apply(changes); err != nil {
 		return fmt.Errorf("writing %s: %w", opts.Input, err)
 	}
+	showChanges(e, changes)
+	return nil
+}
+
+// showChanges says what was done to which file.
+func showChanges(e *env, changes []pkgdir.Change) {
 	for _, c := range changes {
 		what := "changed"
 		switch {
@@ -333,7 +339,6 @@ func writeOutput(e *env, opts *runOptions, dir *pkgdir.Dir, list *resourcelist.L
 		}
 		printf(e.Err, "%s %s\n", what, c.Path)
 	}
-	return nil
 }
 
 // unifiedDiff shows a change as diff and patch have it.
