@@ -1,6 +1,8 @@
 package kustomization
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -8,7 +10,11 @@ import (
 	"strconv"
 	"strings"
 
+	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
+	"sigs.k8s.io/kustomize/kyaml/yaml/merge2"
+
 	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/internal/yamlpos"
 )
 
 // Names of fields of a Composition: those of KEP-2906 and those that KEP-2299
@@ -197,8 +203,9 @@ func identity(o object) string {
 	return str(o["apiVersion"]) + " " + str(o["kind"]) + " " + name
 }
 
-// override changes imported modules. Of the patch only what decides about the
-// runtime matters here, so maps are merged and everything else is replaced.
+// override changes imported modules. Overrides are strategic merge patches
+// (KEP-2299); without a schema, lists whose elements have a name or another
+// known key are merged by it.
 func (f *file) override(modules []module) error {
 	field, entries, err := f.listOf(overrideFields)
 	if err != nil {
@@ -212,7 +219,11 @@ func (f *file) override(modules []module) error {
 		found := false
 		for j := range modules {
 			if identity(modules[j].config) == identity(o) {
-				modules[j].config = merge(modules[j].config, o)
+				m, err := patch(modules[j].config, o)
+				if err != nil {
+					return f.fail(0, []string{field, strconv.Itoa(i)}, "cannot be merged: "+err.Error(), "")
+				}
+				modules[j].config = m
 				found = true
 			}
 		}
@@ -223,6 +234,29 @@ func (f *file) override(modules []module) error {
 	return nil
 }
 
+// patch merges a patch into a mapping as kustomize does.
+func patch(base, change object) (object, error) {
+	from, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	to, err := json.Marshal(base)
+	if err != nil {
+		return nil, err
+	}
+	text, err := merge2.MergeStrings(string(from), string(to), true, kyaml.MergeOptions{ListIncreaseDirection: kyaml.MergeOptionsListAppend})
+	if err != nil {
+		return nil, err
+	}
+	file, problems := yamlpos.Parse("", []byte(text), yamlpos.Limits{})
+	if len(problems) > 0 || len(file.Documents) != 1 {
+		return nil, errors.New("the result is not a document")
+	}
+	out, _ := file.Documents[0].Value.(object)
+	return out, nil
+}
+
+// merge joins two mappings, the second over the first.
 func merge(base, patch object) object {
 	out := maps.Clone(base)
 	for k, v := range patch {

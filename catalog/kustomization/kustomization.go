@@ -29,6 +29,8 @@ import (
 	"strings"
 	"unicode"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/krmcat/krmcat/catalog"
 	"github.com/krmcat/krmcat/internal/yamlpos"
 	"github.com/krmcat/krmcat/schema"
@@ -63,6 +65,10 @@ type Function struct {
 	// Standalone says that the functionConfig is a document of a file of its
 	// own, so that [Pin] can change it.
 	Standalone bool
+	// Config is the functionConfig, for a Composition with its overrides.
+	Config map[string]any
+
+	entry int // for text inside of a Kustomization: the index in Field
 }
 
 // Tree is what was found below a file or a folder.
@@ -75,6 +81,11 @@ type Tree struct {
 	// Skipped are references that were not followed, with the reason: remote
 	// layers, which kustomize fetches when it builds.
 	Skipped []string
+	// Layers are the files of all Kustomizations and Components that were
+	// read, and Built those of folders that are built into functionConfigs.
+	Layers, Built []string
+	// Compositions are the files of Compositions that layers refer to.
+	Compositions []string
 }
 
 // Load reads a Kustomization, Component or Composition, or the folder that
@@ -254,10 +265,12 @@ func (l *loader) layer(name string, parents []string) error {
 	switch k := f.kind(0); k {
 	case "Kustomization", "Component":
 	case "Composition":
+		l.tree.Compositions = append(l.tree.Compositions, name)
 		return l.composition(name)
 	default:
 		return fmt.Errorf("%s: kind %q: %w", name, k, ErrNotKustomization)
 	}
+	l.tree.Layers = append(l.tree.Layers, name)
 	parents = append(parents[:len(parents):len(parents)], name)
 	for _, field := range []string{"bases", "resources", "components"} {
 		entries, err := f.list(0, field)
@@ -285,7 +298,7 @@ func (l *loader) layer(name string, parents []string) error {
 			if !ok {
 				return f.fail(0, tokens, "not a path", "name a file, or write the functionConfig as text with |")
 			}
-			if err := l.entry(f, field, tokens, s, catalogs, parents); err != nil {
+			if err := l.entry(f, field, i, s, catalogs, parents); err != nil {
 				return err
 			}
 		}
@@ -358,7 +371,8 @@ func (l *loader) catalogs(f *file) ([]catalog.Location, error) {
 
 // entry reads an entry of generators, transformers or validators: a file with
 // functionConfigs, a folder that is built into some, or the text of one.
-func (l *loader) entry(f *file, field string, tokens []string, s string, catalogs []catalog.Location, parents []string) error {
+func (l *loader) entry(f *file, field string, i int, s string, catalogs []catalog.Location, parents []string) error {
+	tokens := []string{field, strconv.Itoa(i)}
 	if strings.Contains(s, "\n") || strings.HasPrefix(strings.TrimSpace(s), "{") {
 		pos, problems := yamlpos.Parse(f.name, []byte(s), yamlpos.Limits{})
 		if len(problems) > 0 {
@@ -366,7 +380,7 @@ func (l *loader) entry(f *file, field string, tokens []string, s string, catalog
 		}
 		in := &file{f.name, pos, pos.Documents}
 		_, n, _ := f.docs[0].Find(tokens...)
-		return l.functions(in, field, f.name, catalogs, func(fn *Function) { fn.Line = n.Line })
+		return l.functions(in, field, f.name, catalogs, func(fn *Function) { fn.Line, fn.entry = n.Line, i })
 	}
 	p, local := l.path(f.name, s)
 	if !local {
@@ -389,6 +403,7 @@ func (l *loader) entry(f *file, field string, tokens []string, s string, catalog
 		return err
 	}
 	if len(in.docs) == 1 && in.kind(0) == "Composition" {
+		l.tree.Compositions = append(l.tree.Compositions, p)
 		return l.composition(p)
 	}
 	return l.functions(in, field, f.name, catalogs, func(fn *Function) { fn.Standalone = true })
@@ -415,6 +430,9 @@ func (l *loader) built(name, field, layer string, catalogs []catalog.Location, p
 	}
 	if len(f.docs) != 1 || f.object(0) == nil {
 		return fmt.Errorf("%s: %w", name, ErrNotKustomization)
+	}
+	if !slices.Contains(l.tree.Built, name) {
+		l.tree.Built = append(l.tree.Built, name)
 	}
 	parents = append(parents[:len(parents):len(parents)], name)
 	entries, err := f.list(0, "resources")
@@ -488,7 +506,7 @@ func newFunction(o object) (*Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Function{GVK: catalog.GVK(apiVersion, kind), Name: str(meta["name"]), Inline: rt}, nil
+	return &Function{GVK: catalog.GVK(apiVersion, kind), Name: str(meta["name"]), Inline: rt, Config: o}, nil
 }
 
 // kebab is the name that a functionConfig without one has: its kind, such as
@@ -525,3 +543,29 @@ func Configs(name string, data []byte) ([]Function, error) {
 	err := l.functions(&file{name, pos, pos.Documents}, "", name, nil, func(fn *Function) { fn.Standalone = true })
 	return l.tree.Functions, err
 }
+
+// ConfigText is the functionConfig as a document for the function: without
+// what names a runtime in its annotations, which is not the function's
+// business, and with the name that it has by default.
+func (f *Function) ConfigText() ([]byte, error) {
+	c := merge(f.Config, object{})
+	meta := merge(object{}, asObject(c["metadata"]))
+	annotations := merge(object{}, asObject(meta["annotations"]))
+	delete(annotations, Annotation)
+	delete(annotations, annotationLegacy)
+	delete(meta, "annotations")
+	delete(meta, "configFn")
+	if len(annotations) > 0 {
+		meta["annotations"] = annotations
+	}
+	if str(meta["name"]) == "" {
+		meta["name"] = kebab(f.GVK.Kind)
+	}
+	c["metadata"] = meta
+	if f.Inline != nil && f.Inline.From == "runtime" {
+		delete(c, "runtime")
+	}
+	return yaml.Marshal(c)
+}
+
+func asObject(v any) object { o, _ := v.(object); return o }
