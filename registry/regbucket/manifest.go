@@ -1,20 +1,23 @@
 package regbucket
 
 import (
+	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/registry/regstore"
 )
 
@@ -22,192 +25,318 @@ func noManifest(repository, reference string) error {
 	return fmt.Errorf("manifest %s in %s: %w", reference, repository, fs.ErrNotExist)
 }
 
+// maxMediaType bounds the first line of a manifest's object, and maxObject
+// the object.
+const (
+	maxMediaType = 256
+	maxObject    = registry.MaxManifestBytes + maxMediaType + 1
+)
+
+func (s *Store) manifestKey(repository string, d digest.Digest) string {
+	return s.repoKey(repository, "_manifests", objectName(d))
+}
+
+func (s *Store) tagKey(repository, tag string) string { return s.repoKey(repository, "_tags", tag) }
+
+func (s *Store) referrerKey(repository string, subject, d digest.Digest) string {
+	return s.repoKey(repository, "_referrers", objectName(subject)+"/"+objectName(d))
+}
+
 // readTag returns what a tag points at.
-func (s *Store) readTag(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
-	b, _, err := s.read(ctx, s.key(repository, "_tags", tag))
+func (s *Store) readTag(ctx context.Context, repository, tag string) (digest.Digest, error) {
+	b, _, err := s.get(ctx, s.tagKey(repository, tag), 1<<10)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", noManifest(repository, tag)
+		}
+		return "", err
+	}
+	d, err := regstore.ParseDigest(strings.TrimSuffix(string(b), "\n"))
+	if err != nil {
+		return "", fmt.Errorf("tag %s in %s: object is damaged: %w", tag, repository, err)
+	}
+	return d, nil
+}
+
+// lookup returns the digest that a reference means.
+func (s *Store) lookup(ctx context.Context, repository, reference string) (digest.Digest, error) {
+	if strings.Contains(reference, ":") {
+		return digest.Digest(reference), nil
+	}
+	d, err := s.readTag(ctx, repository, reference)
 	if errors.Is(err, fs.ErrNotExist) {
-		return ocispec.Descriptor{}, noManifest(repository, tag)
-	} else if err != nil {
-		return ocispec.Descriptor{}, err
+		// A push asks before it stores; this spares it asking again. Whether
+		// the tag is free is decided when it is created.
+		s.cache.put(kindAbsent+s.tagKey(repository, reference), true, 0, time.Second)
 	}
-	var desc ocispec.Descriptor
-	if err := json.Unmarshal(b, &desc); err != nil {
-		return desc, fmt.Errorf("tag %s in %s: object is damaged: %w", tag, repository, err)
-	}
-	return desc, nil
+	return d, err
 }
 
 // Resolve finds the manifest for a tag or a digest.
 func (s *Store) Resolve(ctx context.Context, repository, reference string) (ocispec.Descriptor, error) {
-	if !strings.Contains(reference, ":") {
-		return s.readTag(ctx, repository, reference)
-	}
-	d := digest.Digest(reference)
-	info, err := s.core.StatObject(ctx, s.bucket, s.key(repository, "_manifests", name(d)), minio.StatObjectOptions{})
-	if err := storeError(err); errors.Is(err, fs.ErrNotExist) {
-		return ocispec.Descriptor{}, noManifest(repository, reference)
-	} else if err != nil {
+	d, err := s.lookup(ctx, repository, reference)
+	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	return ocispec.Descriptor{MediaType: info.ContentType, Digest: d, Size: info.Size}, nil
+	desc, _, err := s.readManifest(ctx, repository, d, maxCached)
+	return desc, err
 }
 
 // Manifest reads the manifest for a tag or a digest.
 func (s *Store) Manifest(ctx context.Context, repository, reference string) (ocispec.Descriptor, []byte, error) {
-	d := digest.Digest(reference)
-	if !strings.Contains(reference, ":") {
-		desc, err := s.readTag(ctx, repository, reference)
-		if err != nil {
-			return desc, nil, err
-		}
-		d = desc.Digest
-	}
-	b, mediaType, err := s.read(ctx, s.key(repository, "_manifests", name(d)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return ocispec.Descriptor{}, nil, noManifest(repository, reference)
-	} else if err != nil {
+	d, err := s.lookup(ctx, repository, reference)
+	if err != nil {
 		return ocispec.Descriptor{}, nil, err
 	}
-	desc := ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(b))}
-	// The blobs come next, and are known to be there as long as the
-	// manifest is: their deletion is refused.
-	if m, err := regstore.ParseManifest(mediaType, b, d); err == nil {
-		for _, l := range m.Blobs {
-			s.known.add(s.key(repository, "_blobs", name(l.Digest)), l.Size)
-		}
-	}
-	return desc, b, nil
+	return s.readManifest(ctx, repository, d, maxObject)
 }
 
 // FetchManifest reads a manifest.
 func (s *Store) FetchManifest(ctx context.Context, repository string, d digest.Digest) ([]byte, error) {
-	_, b, err := s.Manifest(ctx, repository, string(d))
-	return b, err
+	_, content, err := s.readManifest(ctx, repository, d, maxObject)
+	return slices.Clone(content), err
 }
 
+// readManifest reads a manifest and checks its digest; or, if it has more
+// bytes than the limit, its descriptor only.
+func (s *Store) readManifest(ctx context.Context, repository string, d digest.Digest, limit int64) (ocispec.Descriptor, []byte, error) {
+	key := s.manifestKey(repository, d)
+	object, ok := s.content(key)
+	size := int64(len(object))
+	if !ok {
+		var err error
+		if object, size, err = s.get(ctx, key, limit); err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return ocispec.Descriptor{}, nil, noManifest(repository, string(d))
+			}
+			return ocispec.Descriptor{}, nil, err
+		}
+		s.seen(key, size)
+	}
+	i := bytes.IndexByte(object[:min(len(object), maxMediaType)], '\n')
+	if i < 0 || size > maxObject {
+		return ocispec.Descriptor{}, nil, fmt.Errorf("manifest %s in %s: object is damaged: it does not begin with a media type, or is too large", d, repository)
+	}
+	desc := ocispec.Descriptor{MediaType: string(object[:i]), Digest: d, Size: size - int64(i) - 1}
+	if int64(len(object)) < size {
+		return desc, nil, nil
+	}
+	content := object[i+1:]
+	if !ok {
+		if d.Algorithm().FromBytes(content) != d {
+			return ocispec.Descriptor{}, nil, fmt.Errorf("manifest %s in %s is damaged in the bucket; push it again: %w", d, repository, regstore.ErrDigest)
+		}
+		s.keepContent(key, object)
+	}
+	return desc, content, nil
+}
+
+// manifests reads all manifests of a repository. One that is damaged is
+// passed over; fsck reports it.
+func (s *Store) manifests(ctx context.Context, repository string) iter.Seq2[*regstore.Manifest, error] {
+	return func(yield func(*regstore.Manifest, error) bool) {
+		for m, err := range inOrder(ctx, s.digests(ctx, s.repoKey(repository, "_manifests", "")), func(ctx context.Context, d digest.Digest) (*regstore.Manifest, error) {
+			return s.parse(ctx, repository, d)
+		}) {
+			if err == nil && m == nil {
+				continue
+			}
+			if !yield(m, err) {
+				return
+			}
+		}
+	}
+}
+
+// parse reads and parses a manifest; nil is one that is gone or damaged.
 func (s *Store) parse(ctx context.Context, repository string, d digest.Digest) (*regstore.Manifest, error) {
-	b, mediaType, err := s.read(ctx, s.key(repository, "_manifests", name(d)))
-	if err != nil {
+	desc, content, err := s.readManifest(ctx, repository, d, maxObject)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, regstore.ErrUnavailable), ctx.Err() != nil:
 		return nil, err
 	}
-	return regstore.ParseManifest(mediaType, b, d)
+	var m *regstore.Manifest
+	if err == nil {
+		m, err = regstore.ParseManifest(desc.MediaType, content, d)
+	}
+	if err != nil {
+		s.log.ErrorContext(ctx, "stored manifest cannot be read; run fsck", "repository", repository, "digest", d, "error", err)
+		return nil, nil
+	}
+	return m, nil
+}
+
+// digests lists the digests that objects under a prefix are named after.
+func (s *Store) digests(ctx context.Context, prefix string) iter.Seq2[digest.Digest, error] {
+	return func(yield func(digest.Digest, error) bool) {
+		for o, err := range s.list(ctx, prefix, "", true, 0) {
+			if err != nil {
+				yield("", err)
+				return
+			}
+			if d, ok := parseObjectName(strings.TrimPrefix(o.Key, prefix)); ok && !yield(d, nil) {
+				return
+			}
+		}
+	}
+}
+
+// width is how many requests one list makes at a time.
+const width = 16
+
+// inOrder calls f for the items of a list, some at a time, and returns the
+// results in the order of the items. It ends with the first error.
+func inOrder[K, V any](ctx context.Context, items iter.Seq2[K, error], f func(context.Context, K) (V, error)) iter.Seq2[V, error] {
+	return func(yield func(V, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		type result struct {
+			v   V
+			err error
+		}
+		queue := make(chan chan result, width-1)
+		go func() {
+			defer close(queue)
+			for item, err := range items {
+				one := make(chan result, 1)
+				select {
+				case queue <- one:
+				case <-ctx.Done():
+					return
+				}
+				if err != nil {
+					one <- result{err: err}
+					return
+				}
+				go func() {
+					v, err := f(ctx, item)
+					one <- result{v, err}
+				}()
+			}
+		}()
+		for one := range queue {
+			r := <-one
+			if !yield(r.v, r.err) || r.err != nil {
+				return
+			}
+		}
+	}
 }
 
 // PutManifest stores a manifest and points tags at it.
 func (s *Store) PutManifest(ctx context.Context, repository string, m *regstore.Manifest, tags []regstore.Tag) error {
+	d := m.Descriptor.Digest
 	if err := s.checkReferences(ctx, repository, m); err != nil {
 		return err
 	}
-	for _, t := range tags {
-		// What can be seen now need not be tried.
-		if !t.Immutable {
-			continue
-		}
-		if err := s.checkTag(ctx, repository, t.Name, m.Descriptor.Digest); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	if err := s.enter(ctx, repository); err != nil {
-		return err
-	}
-	d := m.Descriptor.Digest
-	if m.Subject != "" {
-		// Before the manifest: an entry without it is passed over.
-		entry, err := json.Marshal(m.Descriptor)
-		if err != nil {
-			return err
-		}
-		if err := s.write(ctx, s.key(repository, "_referrers", name(m.Subject), name(d)), entry, minio.PutObjectOptions{ContentType: "application/json"}); err != nil {
-			return err
-		}
-	}
-	if err := s.write(ctx, s.key(repository, "_manifests", name(d)), m.Content, minio.PutObjectOptions{ContentType: m.Descriptor.MediaType}); err != nil {
-		return err
-	}
-	s.known.add(s.key(repository, "_manifests", name(d)), m.Descriptor.Size)
-	return s.putTags(ctx, repository, m, tags)
-}
-
-// putTags points tags at a manifest, those first that can be refused.
-func (s *Store) putTags(ctx context.Context, repository string, m *regstore.Manifest, tags []regstore.Tag) error {
-	b, err := json.Marshal(m.Plain())
-	if err != nil {
-		return err
-	}
-	for _, t := range tags {
-		if !t.Immutable {
-			continue
-		}
-		err := s.create(ctx, s.key(repository, "_tags", t.Name), b)
-		if errors.Is(err, errExists) {
-			err = s.checkTag(ctx, repository, t.Name, m.Descriptor.Digest)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	for _, t := range tags {
-		if t.Immutable {
-			continue
-		}
-		if err := s.write(ctx, s.key(repository, "_tags", t.Name), b, minio.PutObjectOptions{ContentType: "application/json"}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkTag refuses a tag that points at something else.
-func (s *Store) checkTag(ctx context.Context, repository, tag string, d digest.Digest) error {
-	have, err := s.readTag(ctx, repository, tag)
-	if err == nil && have.Digest != d {
-		return &regstore.TagError{Tag: tag, Digest: have.Digest}
+	// From here on it takes less than Settle, or fails.
+	ctx, cancel := context.WithTimeoutCause(ctx, Settle/2, regstore.ErrUnavailable)
+	defer cancel()
+	err := s.putManifest(ctx, repository, m, tags)
+	if err != nil && context.Cause(ctx) == regstore.ErrUnavailable { //nolint:errorlint // the cause is set as it is above
+		return fmt.Errorf("storing manifest %s in %s: %w: it took too long", d, repository, regstore.ErrUnavailable)
 	}
 	return err
 }
 
-// nameEnd ends the names of repositories: stores that are folders cannot have
-// objects a and a/b, and it sorts before everything that a name can go on with.
-const nameEnd = "!"
-
-func (s *Store) nameKey(repository string) string { return s.prefix + "names/" + repository + nameEnd }
-
-// enter puts a repository on the list of them.
-func (s *Store) enter(ctx context.Context, repository string) error {
-	key := s.nameKey(repository)
-	if _, ok := s.known.get(key); ok {
+func (s *Store) putManifest(ctx context.Context, repository string, m *regstore.Manifest, tags []regstore.Tag) error {
+	d := m.Descriptor.Digest
+	// Those that never move first: if one is taken, none is set.
+	var fixed, moving []string
+	for _, t := range tags {
+		if !t.Immutable {
+			moving = append(moving, t.Name)
+			continue
+		}
+		have, err := s.takenBy(ctx, repository, t.Name)
+		switch {
+		case err != nil:
+			return err
+		case have == "":
+			fixed = append(fixed, t.Name)
+		case have != d:
+			return &regstore.TagError{Tag: t.Name, Digest: have}
+		}
+	}
+	if err := s.writeManifest(ctx, repository, m); err != nil {
+		return err
+	}
+	for _, t := range fixed {
+		if err := s.createTag(ctx, repository, t, d); err != nil {
+			return err
+		}
+	}
+	for _, t := range moving {
+		if err := s.put(ctx, s.tagKey(repository, t), []byte(string(d)+"\n"), "", minio.PutObjectOptions{}); err != nil {
+			return err
+		}
+	}
+	if len(fixed)+len(moving) == 0 {
 		return nil
 	}
-	err := s.write(ctx, key, nil, minio.PutObjectOptions{})
-	if err == nil {
-		s.known.add(key, 0)
+	// One who deletes the manifest removes its tags before and after: either
+	// that one sees the tags set here, or this sees that the manifest is gone.
+	if _, err := s.head(ctx, s.manifestKey(repository, d)); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return err
+	return s.writeManifest(ctx, repository, m)
 }
 
+// takenBy returns what a tag points at, or nothing.
+func (s *Store) takenBy(ctx context.Context, repository, tag string) (digest.Digest, error) {
+	if _, _, ok := s.cache.get(kindAbsent + s.tagKey(repository, tag)); ok {
+		return "", nil
+	}
+	d, err := s.readTag(ctx, repository, tag)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return d, err
+}
+
+// createTag points a tag at a manifest that points at nothing yet.
+func (s *Store) createTag(ctx context.Context, repository, tag string, d digest.Digest) error {
+	err := s.create(ctx, s.tagKey(repository, tag), []byte(string(d)+"\n"))
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	have, err := s.readTag(ctx, repository, tag)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: tag %s in %s comes and goes", regstore.ErrUnavailable, tag, repository)
+	case err != nil:
+		return err
+	case have != d:
+		return &regstore.TagError{Tag: tag, Digest: have}
+	}
+	return nil // ours: the storage's first answer got lost, or somebody pushes the same
+}
+
+// checkReferences looks for what a manifest refers to.
 func (s *Store) checkReferences(ctx context.Context, repository string, m *regstore.Manifest) error {
 	blobs, manifests := m.References()
 	all := slices.Concat(blobs, manifests)
 	absent := make([]bool, len(all))
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
+	g.SetLimit(width)
 	for i, d := range all {
 		g.Go(func() error {
 			var err error
 			if i < len(blobs) {
 				_, err = s.StatBlob(gctx, repository, d)
-			} else {
-				err = s.hasManifest(gctx, repository, d)
+			} else if _, ok := s.sawLately(s.manifestKey(repository, d)); !ok {
+				_, err = s.head(gctx, s.manifestKey(repository, d))
 			}
-			if errors.Is(err, fs.ErrNotExist) {
-				absent[i] = true
+			if absent[i] = errors.Is(err, fs.ErrNotExist); absent[i] {
 				return nil
 			}
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return err
+		return cmp.Or(ctx.Err(), err)
 	}
 	var missing []digest.Digest
 	for i, d := range all {
@@ -221,105 +350,151 @@ func (s *Store) checkReferences(ctx context.Context, repository string, m *regst
 	return nil
 }
 
-// hasManifest looks for a manifest, of which it may remember that it was
-// there a moment ago.
-func (s *Store) hasManifest(ctx context.Context, repository string, d digest.Digest) error {
-	key := s.key(repository, "_manifests", name(d))
-	if _, ok := s.known.get(key); ok {
-		return nil
+// writeManifest stores a manifest, and before it its entry as a referrer: an
+// entry without its manifest is passed over, a manifest without its entry
+// would be lost to its subject.
+func (s *Store) writeManifest(ctx context.Context, repository string, m *regstore.Manifest) error {
+	d := m.Descriptor.Digest
+	if m.Subject != "" {
+		if err := s.put(ctx, s.referrerKey(repository, m.Subject, d), nil, "", minio.PutObjectOptions{}); err != nil {
+			return err
+		}
 	}
-	desc, err := s.Resolve(ctx, repository, string(d))
-	if err == nil {
-		s.known.add(key, desc.Size)
+	key := s.manifestKey(repository, d)
+	object := slices.Concat([]byte(m.Descriptor.MediaType+"\n"), m.Content)
+	if err := s.put(ctx, key, object, "", minio.PutObjectOptions{}); err != nil {
+		return err
 	}
-	return err
+	s.seen(key, int64(len(object)))
+	s.keepContent(key, object)
+	return nil
 }
 
 // DeleteTag removes a tag.
 func (s *Store) DeleteTag(ctx context.Context, repository, tag string) error {
-	if _, err := s.readTag(ctx, repository, tag); err != nil {
+	key := s.tagKey(repository, tag)
+	if _, err := s.head(ctx, key); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return noManifest(repository, tag)
+		}
 		return err
 	}
-	return s.remove(ctx, s.key(repository, "_tags", tag))
+	return s.remove(ctx, key)
 }
 
 // DeleteManifest removes a manifest after the tags that point at it.
 func (s *Store) DeleteManifest(ctx context.Context, repository string, d digest.Digest) error {
-	m, err := s.parse(ctx, repository, d)
-	if errors.Is(err, fs.ErrNotExist) {
-		return noManifest(repository, string(d))
-	} else if err != nil {
+	s.cache.forget(s.manifestKey(repository, d))
+	desc, content, err := s.readManifest(ctx, repository, d, maxObject)
+	s.cache.forget(s.manifestKey(repository, d))
+	damaged := err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, regstore.ErrUnavailable) && ctx.Err() == nil
+	if err != nil && !damaged {
 		return err
 	}
-	var tags []string
-	err = s.list(ctx, s.key(repository, "_tags"), "", func(n string, _ minio.ObjectInfo) bool {
-		tags = append(tags, n)
-		return true
-	})
-	if err != nil {
+	if err := s.removeTags(ctx, repository, d); err != nil {
 		return err
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
-	for _, t := range tags {
-		g.Go(func() error {
-			have, err := s.readTag(gctx, repository, t)
-			if errors.Is(err, fs.ErrNotExist) || err == nil && have.Digest != d {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			return s.remove(gctx, s.key(repository, "_tags", t))
-		})
-	}
-	if err := g.Wait(); err != nil {
+	if err := s.remove(ctx, s.manifestKey(repository, d)); err != nil {
 		return err
 	}
-	key := s.key(repository, "_manifests", name(d))
-	s.known.forget(key)
+	s.cache.forget(s.manifestKey(repository, d))
+	if err := s.removeTags(ctx, repository, d); err != nil { // see PutManifest
+		return err
+	}
+	if damaged {
+		return nil // its entry is passed over, and goes with fsck
+	}
+	m, err := regstore.ParseManifest(desc.MediaType, content, d)
+	if err != nil || m.Subject == "" {
+		return nil
+	}
+	return s.removeReferrer(ctx, repository, m.Subject, d)
+}
+
+// removeReferrer removes the entry of a referrer whose manifest is gone. If
+// that came back meanwhile, so does the entry.
+func (s *Store) removeReferrer(ctx context.Context, repository string, subject, d digest.Digest) error {
+	key := s.referrerKey(repository, subject, d)
 	if err := s.remove(ctx, key); err != nil {
 		return err
 	}
-	if m.Subject == "" {
-		return nil
+	if _, err := s.head(ctx, s.manifestKey(repository, d)); err == nil {
+		return s.put(ctx, key, nil, "", minio.PutObjectOptions{})
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return s.remove(ctx, s.key(repository, "_referrers", name(m.Subject), name(d)))
+	return nil
+}
+
+// removeTags removes the tags that point at a manifest.
+func (s *Store) removeTags(ctx context.Context, repository string, d digest.Digest) error {
+	for tag, err := range s.tagsOf(ctx, repository, d) {
+		if err == nil {
+			err = s.remove(ctx, s.tagKey(repository, tag))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tagsOf lists the tags that point at a manifest.
+func (s *Store) tagsOf(ctx context.Context, repository string, d digest.Digest) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for tag, err := range inOrder(ctx, s.tagNames(ctx, repository, ""), func(ctx context.Context, tag string) (string, error) {
+			have, err := s.readTag(ctx, repository, tag)
+			if errors.Is(err, regstore.ErrUnavailable) || ctx.Err() != nil {
+				return "", err
+			}
+			if err != nil || have != d {
+				return "", nil
+			}
+			return tag, nil
+		}) {
+			if err == nil && tag == "" {
+				continue
+			}
+			if !yield(tag, err) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Store) tagNames(ctx context.Context, repository, after string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		prefix := s.tagKey(repository, "")
+		start := ""
+		if after != "" {
+			start = prefix + after
+		}
+		for o, err := range s.list(ctx, prefix, start, true, 0) {
+			if err != nil {
+				yield("", err)
+				return
+			}
+			if tag := strings.TrimPrefix(o.Key, prefix); tag > after && regstore.ValidTag(tag) && !yield(tag, nil) {
+				return
+			}
+		}
+	}
 }
 
 // Tags lists the tags of a repository.
 func (s *Store) Tags(ctx context.Context, repository, after string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		any, stopped := false, false
-		err := s.list(ctx, s.key(repository, "_tags"), after, func(n string, _ minio.ObjectInfo) bool {
-			any = true
-			stopped = regstore.ValidTag(n) && !yield(n, nil)
-			return !stopped
-		})
-		if err == nil && !any {
-			_, err = s.core.StatObject(ctx, s.bucket, s.nameKey(repository), minio.StatObjectOptions{})
-			if err = storeError(err); errors.Is(err, fs.ErrNotExist) {
-				err = fmt.Errorf("repository %s: %w", repository, fs.ErrNotExist)
+		none := true
+		for tag, err := range s.tagNames(ctx, repository, after) {
+			none = false
+			if !yield(tag, err) || err != nil {
+				return
 			}
 		}
-		if err != nil && !stopped {
-			yield("", err)
-		}
-	}
-}
-
-// Repositories lists the repositories that have, or had, a manifest.
-func (s *Store) Repositories(ctx context.Context, after string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		stopped := false
-		if after != "" {
-			after += nameEnd
-		}
-		err := s.list(ctx, s.prefix+"names/", after, func(n string, _ minio.ObjectInfo) bool {
-			stopped = !yield(strings.TrimSuffix(n, nameEnd), nil)
-			return !stopped
-		})
-		if err != nil && !stopped {
-			yield("", err)
+		if none {
+			if known, err := s.any(ctx, s.prefix+"repositories/"+repository+"/_"); err != nil || !known {
+				yield("", cmp.Or(err, fmt.Errorf("repository %s: %w", repository, fs.ErrNotExist)))
+			}
 		}
 	}
 }
@@ -327,55 +502,18 @@ func (s *Store) Repositories(ctx context.Context, after string) iter.Seq2[string
 // Referrers lists the manifests whose subject is d, by their digests.
 func (s *Store) Referrers(ctx context.Context, repository string, d digest.Digest, artifactType string) iter.Seq2[ocispec.Descriptor, error] {
 	return func(yield func(ocispec.Descriptor, error) bool) {
-		list, err := s.referrers(ctx, repository, d)
-		if err != nil {
-			yield(ocispec.Descriptor{}, err)
-			return
-		}
-		for _, desc := range list {
-			if desc != nil && (artifactType == "" || desc.ArtifactType == artifactType) && !yield(*desc, nil) {
+		prefix := s.repoKey(repository, "_referrers", objectName(d)+"/")
+		for m, err := range inOrder(ctx, s.digests(ctx, prefix), func(ctx context.Context, r digest.Digest) (*regstore.Manifest, error) {
+			return s.parse(ctx, repository, r)
+		}) {
+			switch {
+			case err != nil:
+				yield(ocispec.Descriptor{}, err)
+				return
+			case m == nil || m.Subject != d || artifactType != "" && m.Descriptor.ArtifactType != artifactType:
+			case !yield(m.Descriptor, nil):
 				return
 			}
 		}
 	}
-}
-
-func (s *Store) referrers(ctx context.Context, repository string, subject digest.Digest) ([]*ocispec.Descriptor, error) {
-	var found []digest.Digest
-	prefix := s.key(repository, "_referrers", name(subject), "")
-	err := s.list(ctx, prefix, "", func(n string, _ minio.ObjectInfo) bool {
-		if d, ok := parseName(n); ok {
-			found = append(found, d)
-		}
-		return true
-	})
-	if err != nil {
-		return nil, err
-	}
-	list := make([]*ocispec.Descriptor, len(found))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
-	for i, d := range found {
-		g.Go(func() error {
-			err := s.hasManifest(gctx, repository, d)
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil // a push that was cut short
-			} else if err != nil {
-				return err
-			}
-			b, _, err := s.read(gctx, prefix+name(d))
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil // deleted meanwhile
-			} else if err != nil {
-				return err
-			}
-			desc := &ocispec.Descriptor{}
-			if err := json.Unmarshal(b, desc); err != nil {
-				return fmt.Errorf("referrer %s of %s in %s: object is damaged: %w", d, subject, repository, err)
-			}
-			list[i] = desc
-			return nil
-		})
-	}
-	return list, g.Wait()
 }

@@ -1,332 +1,337 @@
 // Package regbucket keeps the content of a registry in a bucket of an
-// S3-compatible object store, for servers that keep nothing themselves: any
-// number of them may serve one bucket.
+// S3-compatible storage, so that several servers without a disk of their own
+// can serve it at once.
 //
-// There is no document that two servers would both change. Content is stored
-// under its digest; a tag is an object of its own, and one that never moves is
-// created on the condition that it does not exist, so that of two servers one
-// wins. The store has to be strongly consistent and to know conditional writes
-// (If-None-Match: *), as AWS, MinIO, Ceph, R2 and versitygw do.
+// Whatever a client was told is stored can be read through every server at
+// once. There is no document that several writers share, and no lock: content
+// is immutable, each tag is an object, and a tag that never moves is created
+// with a conditional write, of which the storage lets one win.
 //
-//	blobs/ALGORITHM/HEX                  content, once for all repositories
-//	names/NAME!                          empty: there is a repository
-//	repositories/NAME/_blobs/ALG-HEX     empty, with the blob's size
-//	repositories/NAME/_manifests/ALG-HEX the manifest
-//	repositories/NAME/_tags/TAG          the descriptor that the tag points at
-//	repositories/NAME/_referrers/S/R     how the referrers of S list R
-//	uploads/ID/OFFSET                    pieces of unfinished uploads
-//	secret                               signs the ids of uploads
+//	layout                                the version of this layout, and a secret for upload ids
+//	repositories/NAME/_blobs/ALG-HEX      content
+//	repositories/NAME/_used/ALG-HEX       empty: when an old blob was last asked for
+//	repositories/NAME/_manifests/ALG-HEX  media type, newline, the manifest
+//	repositories/NAME/_tags/TAG           the digest that the tag points at
+//	repositories/NAME/_referrers/S/R      empty: R has the subject S
+//	uploads/ID/N                          chunks of unfinished uploads
+//	trash/ALG-HEX/NAME                    blobs that are about to go
 //
-// What is known to be there is remembered for a few seconds, which is what
-// keeps a push at some 14 calls; a deletion through one server is seen by the
-// others after that.
+// Unlike regdir, a repository has its own copy of a blob. A blob is thereby one
+// object, which one request stores, finds or reads, and a repository can be
+// cleaned without knowing the others. Mounting a blob is a copy that the storage
+// makes.
+//
+// Components of repository names never begin with '_'.
 package regbucket
 
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/krmcat/krmcat/registry/regstore"
 )
 
-// Config says where the bucket is.
-type Config struct {
-	// Endpoint is the store's URL, such as https://s3.eu-central-1.amazonaws.com
-	// or http://minio:9000.
-	Endpoint string
-	// Bucket exists already. Prefix comes before all names in it; it may be
-	// empty.
-	Bucket, Prefix string
-	// Region may be empty for stores that have none.
-	Region string
-	// AccessKey and SecretKey are the credentials. Without them, those of the
-	// machine's role are used.
-	AccessKey, SecretKey, SessionToken string
-}
+// layoutText is the first line of the object layout.
+const layoutText = "krmcat registry bucket 1\n"
 
-// Options are the optional settings of a [Store].
+// Errors of [Open].
+var (
+	// ErrNotRegistry: what is under the prefix is something else.
+	ErrNotRegistry = errors.New("not the bucket of a registry")
+	// ErrNotConditional: the storage ignores If-None-Match, so that two
+	// servers could both publish a release.
+	ErrNotConditional = errors.New("the storage does not honour conditional writes (PutObject with If-None-Match: *), without which two servers could both publish the same release")
+)
+
+// Options say where the bucket is. Endpoint and Region may be empty for
+// Amazon S3.
 type Options struct {
+	// Endpoint is the URL of the storage, such as https://minio.example.com:9000.
+	// Empty is https://s3.amazonaws.com.
+	Endpoint string
+	Bucket   string
+	// Prefix is put before every key, with a slash after it; empty for none.
+	Prefix string
+	// Region is what requests are signed for; empty is us-east-1.
+	Region string
+	// Credentials are required.
+	Credentials Credentials
+	// PathStyle puts the name of the bucket into the path of URLs always.
+	// Otherwise that depends on the endpoint, and is so for all but Amazon's
+	// and a few others.
+	PathStyle bool
+	// CAFile holds certificates, in PEM, of authorities to trust beside the
+	// system's.
+	CAFile string
+	// CreateBucket makes the bucket if it does not exist.
+	CreateBucket bool
+	// ReadOnly writes nothing, and needs no permission to. The bucket has to
+	// be a registry's already.
+	ReadOnly bool
+
 	// Log gets what happens beside requests. Nil is silent.
 	Log *slog.Logger
-	// UploadTTL is how long an upload may take; 0 is 24 hours.
+	// Timeout bounds each request to the storage, and how long reading may
+	// stall; 0 is 20 seconds. It has to be shorter than [Settle].
+	Timeout time.Duration
+	// Attempts is how often a request is made that fails in a way that may
+	// pass; 0 is 4.
+	Attempts int
+	// CacheTTL is how long a manifest or a small blob that was deleted through
+	// another server may still be served by its digest; 0 is 30 seconds,
+	// negative is not at all. Tags and lists are never cached.
+	CacheTTL time.Duration
+	// CacheBytes bounds the memory for that; 0 is 16 MiB.
+	CacheBytes int64
+	// BufferBytes bounds the memory for what is being pushed; 0 is 128 MiB.
+	// Pushes wait for their share, of at most 16 MiB each.
+	BufferBytes int64
+	// UploadTTL is how long an unfinished upload is kept; 0 is 24 hours.
 	UploadTTL time.Duration
-	// Remember is how long something is taken to be there still, after it
-	// was; 0 is 15 s.
-	Remember time.Duration
-	// Retries is how often a request is tried in all; 0 is 3 times.
-	Retries int
-	// Transport is used for requests; nil is one with sensible time limits.
+	// Transport makes the requests; nil is one with the settings here.
 	Transport http.RoundTripper
 }
 
+// Settle is how long a deleted blob is kept aside. By then, whoever was about
+// to refer to it has done so, and it is put back, or has been refused.
+const Settle = 2 * time.Minute
+
+// freshFor is how long a server that saw a blob lets manifests refer to it
+// without asking again. With the time that storing the manifest takes, it is
+// much shorter than Settle.
+const freshFor = 10 * time.Second
+
 // Store is a driver that keeps everything in a bucket. Use [Open].
 type Store struct {
-	core   minio.Core
-	bucket string
-	prefix string
+	*bucket
 	opts   Options
-	log    *slog.Logger
-	secret []byte
-	large  chan struct{} // bounds the buffers of uploads of unknown size
+	cache  *cache
+	secret []byte // authenticates upload ids
 
-	known *memory // what is there; see [Options]
+	background sync.WaitGroup
+	stop       context.CancelFunc
+	wake       chan struct{} // something is in the trash
 }
 
 var _ regstore.Driver = (*Store)(nil)
 
-// Open returns a store for a bucket. The error says what to do about a bucket
-// that is not there or does not fit.
-func Open(ctx context.Context, cfg Config, opts *Options) (*Store, error) {
-	s := &Store{bucket: cfg.Bucket, prefix: cfg.Prefix, large: make(chan struct{}, 4)}
-	if opts != nil {
-		s.opts = *opts
+// Open opens a bucket that holds a registry, or makes a registry of one that
+// holds nothing under the prefix. It checks that the storage honours
+// conditional writes, or fails with [ErrNotConditional]. Any number of
+// processes may have the same bucket open.
+func Open(ctx context.Context, opts Options) (*Store, error) {
+	if opts.Timeout == 0 {
+		opts.Timeout = 20 * time.Second
 	}
-	if s.opts.UploadTTL == 0 {
-		s.opts.UploadTTL = 24 * time.Hour
+	if opts.Attempts == 0 {
+		opts.Attempts = 4
 	}
-	if s.opts.Remember == 0 {
-		s.opts.Remember = 15 * time.Second
+	if opts.CacheTTL == 0 {
+		opts.CacheTTL = 30 * time.Second
 	}
-	if s.opts.Retries == 0 {
-		s.opts.Retries = 3
+	if opts.CacheBytes == 0 {
+		opts.CacheBytes = 16 << 20
 	}
-	if s.log = s.opts.Log; s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	if opts.BufferBytes == 0 {
+		opts.BufferBytes = 128 << 20
 	}
-	if s.prefix != "" && !strings.HasSuffix(s.prefix, "/") {
-		s.prefix += "/"
+	if opts.UploadTTL == 0 {
+		opts.UploadTTL = 24 * time.Hour
 	}
-	s.known = newMemory(s.opts.Remember)
-	if err := s.open(ctx, cfg); err != nil {
-		return nil, fmt.Errorf("opening bucket %s at %s: %w", cfg.Bucket, cfg.Endpoint, err)
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{opts: opts, cache: newCache(opts.CacheBytes), wake: make(chan struct{}, 1)}
+	err := s.open(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("opening bucket %s: %w", opts.Bucket, err)
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	if !opts.ReadOnly {
+		s.background.Go(func() { s.maintain(background) })
 	}
 	return s, nil
 }
 
-func (s *Store) open(ctx context.Context, cfg Config) error {
-	u, err := url.Parse(cfg.Endpoint)
-	if err != nil {
+func (s *Store) open(ctx context.Context) error {
+	if s.opts.Timeout >= Settle/2 {
+		return fmt.Errorf("a timeout of %s is too long (at most %s)", s.opts.Timeout, Settle/2)
+	}
+	var err error
+	if s.bucket, err = newBucket(s.opts); err != nil {
 		return err
 	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-		return errors.New("endpoint is not http://HOST or https://HOST")
+	if err := s.checkBucket(ctx); err != nil {
+		return err
 	}
-	creds := credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, cfg.SessionToken)
-	if cfg.AccessKey == "" {
-		creds = credentials.NewIAM("")
-	}
-	transport := s.opts.Transport
-	if transport == nil {
-		transport = &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-			TLSHandshakeTimeout:   10 * time.Second,
-			ResponseHeaderTimeout: 30 * time.Second,
-			MaxIdleConnsPerHost:   64,
-			IdleConnTimeout:       90 * time.Second,
-			DisableCompression:    true,
+	layout, _, err := s.get(ctx, s.prefix+"layout", maxLayout)
+	if errors.Is(err, fs.ErrNotExist) && !s.opts.ReadOnly {
+		if err := s.checkEmpty(ctx); err != nil {
+			return err
+		}
+		if err := s.probe(ctx); err != nil {
+			return err
+		}
+		layout = []byte(layoutText + base64.RawURLEncoding.EncodeToString([]byte(rand.Text()+rand.Text())) + "\n")
+		switch err := s.create(ctx, s.prefix+"layout", layout); {
+		case errors.Is(err, fs.ErrExist): // another server was faster
+			layout, _, err = s.get(ctx, s.prefix+"layout", maxLayout)
+			if err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	} else if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: there is no object %slayout", ErrNotRegistry, s.prefix)
+	} else if err != nil {
+		return err
+	} else if !s.opts.ReadOnly {
+		if err := s.probe(ctx); err != nil {
+			return err
 		}
 	}
-	client, err := minio.New(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: cfg.Region, Transport: transport, MaxRetries: s.opts.Retries})
-	if err != nil {
-		return err
-	}
-	client.SetAppInfo("krmcat", "")
-	s.core = minio.Core{Client: client}
-	ok, err := client.BucketExists(ctx, s.bucket)
-	if err != nil {
-		return storeError(err)
-	}
+	return s.recognize(layout)
+}
+
+const maxLayout = 1 << 10
+
+// recognize reads the object layout.
+func (s *Store) recognize(layout []byte) error {
+	rest, ok := strings.CutPrefix(string(layout), layoutText)
 	if !ok {
-		return fmt.Errorf("%w (make the bucket first)", fs.ErrNotExist)
+		return fmt.Errorf("%w of this version (its layout is %.40q, this program knows %q)", ErrNotRegistry, layout, layoutText)
 	}
-	return s.openSecret(ctx)
+	secret, err := base64.RawURLEncoding.DecodeString(strings.TrimSuffix(rest, "\n"))
+	if err != nil || len(secret) < 32 {
+		return fmt.Errorf("%w: the object %slayout is damaged", ErrNotRegistry, s.prefix)
+	}
+	s.secret = secret
+	return nil
 }
 
-// openSecret reads the secret that all servers of the bucket share; the first
-// one makes it. That shows as well whether the store knows conditions.
-func (s *Store) openSecret(ctx context.Context) error {
-	key := s.prefix + "secret"
-	b := make([]byte, 32)
-	_, _ = rand.Read(b) // never fails
-	err := s.create(ctx, key, b)
-	if err != nil && !errors.Is(err, errExists) {
+func (s *Store) checkBucket(ctx context.Context) error {
+	op, cancel := s.limit(ctx, 0)
+	defer cancel()
+	ok, err := s.core.BucketExists(op, s.name)
+	if err != nil {
+		return s.failed(ctx, "looking for the bucket", "", err)
+	}
+	switch {
+	case ok:
+		return nil
+	case !s.opts.CreateBucket || s.opts.ReadOnly:
+		return fmt.Errorf("the bucket does not exist at %s: %w (create it, or check its name)", s.core.EndpointURL().Host, fs.ErrNotExist)
+	}
+	return s.makeBucket(ctx)
+}
+
+// checkEmpty refuses to mix a registry with something else.
+func (s *Store) checkEmpty(ctx context.Context) error {
+	for o, err := range s.list(ctx, s.prefix, "", false, 20) {
+		if err != nil {
+			return err
+		}
+		switch o.Key {
+		case s.prefix + "probe/", s.prefix + "layout": // another server that is starting
+		default:
+			return fmt.Errorf("%w: it holds %s (choose a prefix with nothing under it)", ErrNotRegistry, o.Key)
+		}
+	}
+	return nil
+}
+
+// probe lets several writers create the same object, of whom one may win.
+func (s *Store) probe(ctx context.Context) error {
+	key := s.prefix + "probe/" + rand.Text()
+	const writers = 4
+	var wg sync.WaitGroup
+	errs := make([]error, writers+1)
+	for i := range writers {
+		wg.Go(func() { errs[i] = s.create(ctx, key, fmt.Appendf(nil, "%d", i)) })
+	}
+	wg.Wait()
+	errs[writers] = s.create(ctx, key, []byte("late"))
+	won := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			won++
+		case !errors.Is(err, fs.ErrExist):
+			return fmt.Errorf("checking conditional writes: %w", err)
+		}
+	}
+	if err := s.remove(ctx, key); err != nil {
 		return err
 	}
-	if err := s.create(ctx, key, b); !errors.Is(err, errExists) {
-		return fmt.Errorf("the store does not keep the condition If-None-Match: * (got %v); releases would not be safe there", err)
+	if won != 1 {
+		return fmt.Errorf("%w: %d of %d succeeded", ErrNotConditional, won, len(errs))
 	}
-	s.secret, _, err = s.read(ctx, key)
-	if err == nil && len(s.secret) != len(b) {
-		err = fmt.Errorf("object %s is damaged", key)
+	return nil
+}
+
+// Close ends what runs in the background. No other call may be running.
+func (s *Store) Close() error {
+	s.stop()
+	s.background.Wait()
+	s.core.TraceOff()
+	if t, ok := s.transport.(*http.Transport); ok && s.opts.Transport == nil {
+		t.CloseIdleConnections()
 	}
-	return err
+	return nil
 }
 
-// Close does nothing.
-func (*Store) Close() error { return nil }
-
-func (s *Store) blobKey(d digest.Digest) string {
-	return s.prefix + "blobs/" + d.Algorithm().String() + "/" + d.Encoded()
+// maintain drops what is left behind, until ctx is done.
+func (s *Store) maintain(ctx context.Context) {
+	uploads := time.NewTicker(min(s.opts.UploadTTL/4, time.Hour))
+	defer uploads.Stop()
+	trash := time.NewTimer(Settle)
+	defer trash.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+			trash.Reset(Settle + s.opts.Timeout)
+		case <-trash.C:
+			if err := s.emptyTrash(ctx, Settle); err != nil && ctx.Err() == nil {
+				s.log.Warn("trash was not emptied", "error", err)
+			}
+		case <-uploads.C:
+			if _, err := s.ExpireUploads(ctx); err != nil && ctx.Err() == nil {
+				s.log.Warn("unfinished uploads were not looked through", "error", err)
+			}
+			trash.Reset(0) // what other servers left there
+		}
+	}
 }
 
-// key returns the name of something of a repository.
-func (s *Store) key(repository, kind string, elem ...string) string {
-	return s.prefix + "repositories/" + repository + "/" + kind + "/" + strings.Join(elem, "/")
+// repoKey returns a key below a repository.
+func (s *Store) repoKey(repository, kind, name string) string {
+	return s.prefix + "repositories/" + repository + "/" + kind + "/" + name
 }
 
-func name(d digest.Digest) string { return d.Algorithm().String() + "-" + d.Encoded() }
+// objectName writes a digest as part of a key.
+func objectName(d digest.Digest) string { return d.Algorithm().String() + "-" + d.Encoded() }
 
-func parseName(s string) (digest.Digest, bool) {
-	alg, hex, ok := strings.Cut(s, "-")
+// parseObjectName reads what objectName wrote.
+func parseObjectName(name string) (digest.Digest, bool) {
+	algorithm, hex, ok := strings.Cut(name, "-")
 	if !ok {
 		return "", false
 	}
-	d, err := regstore.ParseDigest(alg + ":" + hex)
+	d, err := regstore.ParseDigest(algorithm + ":" + hex)
 	return d, err == nil
-}
-
-// errExists: the object that should be created is there.
-var errExists = errors.New("object exists")
-
-// storeError translates an error of the object store.
-func storeError(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) {
-		return err
-	}
-	resp := minio.ToErrorResponse(err)
-	var netErr net.Error
-	var urlErr *url.Error
-	switch {
-	case resp.Code == minio.NoSuchBucket:
-		return fmt.Errorf("%w: %w", regstore.ErrUnavailable, err)
-	case resp.Code == minio.NoSuchKey, resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
-	case resp.StatusCode == http.StatusPreconditionFailed, resp.Code == minio.PreconditionFailed:
-		return errExists
-	case resp.StatusCode == http.StatusInsufficientStorage, resp.Code == "XMinioStorageFull", resp.Code == "QuotaExceeded":
-		return fmt.Errorf("%w: %w", regstore.ErrNoSpace, err)
-	case resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests, resp.Code == "SlowDown", resp.Code == "OperationAborted",
-		errors.As(err, &netErr), errors.As(err, &urlErr), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: %w", regstore.ErrUnavailable, err)
-	}
-	return err
-}
-
-// read returns a small object and its type.
-func (s *Store) read(ctx context.Context, key string) ([]byte, string, error) {
-	rc, info, _, err := s.core.GetObject(ctx, s.bucket, key, minio.GetObjectOptions{})
-	if err != nil {
-		return nil, "", storeError(err)
-	}
-	defer func() { _ = rc.Close() }() // only read
-	b, err := io.ReadAll(rc)
-	return b, info.ContentType, storeError(err)
-}
-
-// write stores a small object.
-func (s *Store) write(ctx context.Context, key string, content []byte, opts minio.PutObjectOptions) error {
-	opts.DisableMultipart = true
-	// A signature in chunks of nothing is beyond some stores.
-	opts.DisableContentSha256 = len(content) == 0
-	_, err := s.core.Client.PutObject(ctx, s.bucket, key, strings.NewReader(string(content)), int64(len(content)), opts)
-	return storeError(err)
-}
-
-// create stores a small object if there is none of that name; otherwise the
-// error is errExists.
-func (s *Store) create(ctx context.Context, key string, content []byte) error {
-	opts := minio.PutObjectOptions{}
-	opts.SetMatchETagExcept("*")
-	for {
-		err := s.write(ctx, key, content, opts)
-		// AWS answers so when somebody else is creating it just now.
-		if minio.ToErrorResponse(err).Code == "ConditionalRequestConflict" && ctx.Err() == nil {
-			continue
-		}
-		return err
-	}
-}
-
-// remove deletes an object; that it is not there is no error.
-func (s *Store) remove(ctx context.Context, key string) error {
-	err := storeError(s.core.Client.RemoveObject(ctx, s.bucket, key, minio.RemoveObjectOptions{}))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// list calls f with the names of the objects below a prefix, without it, in
-// order, beginning after one.
-func (s *Store) list(ctx context.Context, prefix, after string, f func(name string, info minio.ObjectInfo) bool) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the listing when f has seen enough
-	opts := minio.ListObjectsOptions{Prefix: prefix, Recursive: true}
-	if after != "" {
-		opts.StartAfter = prefix + after
-	}
-	for info := range s.core.Client.ListObjects(ctx, s.bucket, opts) {
-		if info.Err != nil {
-			return storeError(info.Err)
-		}
-		if name := strings.TrimPrefix(info.Key, prefix); name > after && !f(name, info) {
-			return nil
-		}
-	}
-	return storeError(ctx.Err())
-}
-
-// memory remembers what was there a moment ago.
-type memory struct {
-	ttl time.Duration
-	mu  sync.Mutex
-	m   map[string]remembered
-}
-
-type remembered struct {
-	size  int64
-	until time.Time
-}
-
-// maxRemembered bounds the memory of a server.
-const maxRemembered = 50_000
-
-func newMemory(ttl time.Duration) *memory { return &memory{ttl: ttl, m: map[string]remembered{}} }
-
-func (m *memory) add(key string, size int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.m) >= maxRemembered {
-		clear(m.m)
-	}
-	m.m[key] = remembered{size, time.Now().Add(m.ttl)}
-}
-
-func (m *memory) get(key string) (int64, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r, ok := m.m[key]
-	return r.size, ok && time.Now().Before(r.until)
-}
-
-func (m *memory) forget(key string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.m, key)
 }

@@ -18,7 +18,7 @@ import (
 var prefixes atomic.Int64
 
 // fake is an object store in memory.
-func fake(t testing.TB) regbucket.Config {
+func fake(t testing.TB) regbucket.Options {
 	t.Helper()
 	backend := s3mem.New()
 	if err := backend.CreateBucket("registry"); err != nil {
@@ -26,15 +26,16 @@ func fake(t testing.TB) regbucket.Config {
 	}
 	srv := httptest.NewServer(gofakes3.New(backend).Server())
 	t.Cleanup(srv.Close)
-	return regbucket.Config{Endpoint: srv.URL, Bucket: "registry", Region: "us-east-1", AccessKey: "key", SecretKey: "secret"}
+	return regbucket.Options{Endpoint: srv.URL, Bucket: "registry", Credentials: regbucket.Credentials{AccessKey: "key", SecretKey: "secret"}}
 }
 
-func open(t testing.TB, cfg regbucket.Config) *regbucket.Store {
+func open(t testing.TB, cfg regbucket.Options) *regbucket.Store {
 	t.Helper()
-	s, err := regbucket.Open(t.Context(), cfg, nil)
+	s, err := regbucket.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Close() }) // never fails
 	return s
 }
 
@@ -50,14 +51,14 @@ func TestDriver(t *testing.T) {
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	cfg := fake(t)
-	for want, change := range map[string]func(*regbucket.Config){
-		"make the bucket first": func(c *regbucket.Config) { c.Bucket = "other" },
-		"endpoint is not http":  func(c *regbucket.Config) { c.Endpoint = "s3.example.com" },
-		"not available":         func(c *regbucket.Config) { c.Endpoint = "http://127.0.0.1:1" },
+	for want, change := range map[string]func(*regbucket.Options){
+		"the bucket does not exist": func(c *regbucket.Options) { c.Bucket = "other" },
+		"is not https://HOST":       func(c *regbucket.Options) { c.Endpoint = "s3.example.com" },
+		"not available":             func(c *regbucket.Options) { c.Endpoint = "http://127.0.0.1:1" },
 	} {
 		cfg := cfg
 		change(&cfg)
-		if _, err := regbucket.Open(t.Context(), cfg, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), cfg.Bucket) {
+		if _, err := regbucket.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), cfg.Bucket) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}

@@ -35,15 +35,15 @@ import (
 
 // onEach runs a test on an object store in memory and on the real ones that
 // the machine has.
-func onEach(t *testing.T, f func(t *testing.T, cfg regbucket.Config)) {
-	stores := map[string]func(testing.TB) regbucket.Config{
+func onEach(t *testing.T, f func(t *testing.T, cfg regbucket.Options)) {
+	stores := map[string]func(testing.TB) regbucket.Options{
 		"fake": fake,
-		"minio": func(t testing.TB) regbucket.Config {
+		"minio": func(t testing.TB) regbucket.Options {
 			return program(t, func(addr, dir string) *exec.Cmd {
 				return exec.Command(find(t, "minio"), "server", "--quiet", "--address", addr, dir)
 			})
 		},
-		"versitygw": func(t testing.TB) regbucket.Config {
+		"versitygw": func(t testing.TB) regbucket.Options {
 			return program(t, func(addr, dir string) *exec.Cmd {
 				return exec.Command(find(t, "versitygw"), "--access", "krmcat-test", "--secret", "krmcat-test-secret", "--port", addr, "--quiet", "posix", dir)
 			})
@@ -82,7 +82,7 @@ func lacking(t testing.TB, what string) {
 }
 
 // program starts an object store and makes a bucket in it.
-func program(t testing.TB, command func(addr, dir string) *exec.Cmd) regbucket.Config {
+func program(t testing.TB, command func(addr, dir string) *exec.Cmd) regbucket.Options {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -101,8 +101,8 @@ func program(t testing.TB, command func(addr, dir string) *exec.Cmd) regbucket.C
 		_ = cmd.Process.Kill() // dead already, perhaps
 		_ = cmd.Wait()
 	})
-	cfg := regbucket.Config{Endpoint: "http://" + addr, Bucket: "registry", Region: "us-east-1", AccessKey: "krmcat-test", SecretKey: "krmcat-test-secret"}
-	client, err := minio.New(addr, &minio.Options{Creds: credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, ""), Region: cfg.Region, MaxRetries: 1})
+	cfg := regbucket.Options{Endpoint: "http://" + addr, Bucket: "registry", Credentials: regbucket.Credentials{AccessKey: "krmcat-test", SecretKey: "krmcat-test-secret"}}
+	client, err := minio.New(addr, &minio.Options{Creds: credentials.NewStaticV4(cfg.Credentials.AccessKey, cfg.Credentials.SecretKey, ""), Region: "us-east-1", MaxRetries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func program(t testing.TB, command func(addr, dir string) *exec.Cmd) regbucket.C
 }
 
 func TestRealStores(t *testing.T) {
-	onEach(t, func(t *testing.T, cfg regbucket.Config) {
+	onEach(t, func(t *testing.T, cfg regbucket.Options) {
 		regtest.TestDriver(t, func(t *testing.T) regstore.Driver {
 			cfg := cfg
 			cfg.Prefix = fmt.Sprintf("test-%d", prefixes.Add(1))
@@ -164,7 +164,7 @@ func pushManifest(t testing.TB, base, ref string, a *regtest.Artifact) int {
 
 // Two servers over one bucket are one registry.
 func TestReplicas(t *testing.T) {
-	onEach(t, func(t *testing.T, cfg regbucket.Config) {
+	onEach(t, func(t *testing.T, cfg regbucket.Options) {
 		a := regtest.NewServerWith(t, open(t, cfg), nil)
 		b := regtest.NewServerWith(t, open(t, cfg), nil)
 		servers := []string{a.URL, b.URL}
@@ -270,7 +270,7 @@ type proxy struct {
 	mode  atomic.Pointer[func(http.ResponseWriter, *http.Request) bool] // true has answered
 }
 
-func newProxy(t testing.TB, cfg regbucket.Config) (*proxy, regbucket.Config) {
+func newProxy(t testing.TB, cfg regbucket.Options) (*proxy, regbucket.Options) {
 	t.Helper()
 	target, err := url.Parse(cfg.Endpoint)
 	if err != nil {
@@ -301,13 +301,10 @@ func newProxy(t testing.TB, cfg regbucket.Config) (*proxy, regbucket.Config) {
 // A store that fails, or is gone, or cuts answers short is a 503 and no more:
 // when it is back, everything acknowledged is there, and pushes succeed.
 func TestStoreFails(t *testing.T) {
-	onEach(t, func(t *testing.T, cfg regbucket.Config) {
+	onEach(t, func(t *testing.T, cfg regbucket.Options) {
 		p, cfg := newProxy(t, cfg)
-		s, err := regbucket.Open(t.Context(), cfg, &regbucket.Options{Remember: time.Nanosecond, Retries: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv := regtest.NewServerWith(t, s, nil)
+		cfg.CacheTTL, cfg.Attempts = -1, 1
+		srv := regtest.NewServerWith(t, open(t, cfg), nil)
 		layer := regtest.Random(2, 400_000)
 		art := regtest.NewArtifact("application/vnd.example", nil, layer)
 		for _, b := range art.Blobs {
@@ -423,7 +420,7 @@ func TestCalls(t *testing.T) {
 // A client that hangs up in the middle of a blob leaves nothing under the
 // blob's name.
 func TestBrokenBody(t *testing.T) {
-	onEach(t, func(t *testing.T, cfg regbucket.Config) {
+	onEach(t, func(t *testing.T, cfg regbucket.Options) {
 		s := open(t, cfg)
 		broken := errors.New("connection reset")
 		for _, size := range []int{1000, 1 << 20} {
