@@ -53,6 +53,7 @@ var commands = []func(*env) *cobra.Command{
 	newCatalogCmd,
 	newExitCodesCmd,
 	newFmtCmd,
+	newFnCmd,
 	newImageCmd,
 	newKeygenCmd,
 	newLoginCmd,

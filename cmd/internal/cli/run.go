@@ -30,6 +30,7 @@ import (
 	"github.com/krmcat/krmcat/runtime/resourcelist"
 	"github.com/krmcat/krmcat/runtime/starlarkfn"
 	"github.com/krmcat/krmcat/schema"
+	"github.com/krmcat/krmcat/schema/openapi"
 )
 
 type runOptions struct {
@@ -741,8 +742,40 @@ func (f *functions) resolve(ctx context.Context, c *functionChoice, config []byt
 	if name == "" {
 		name = r.Definition.Kind
 	}
+	if err := f.checkConfig(ctx, r, c, config); err != nil {
+		return "", nil, err
+	}
 	fn, err := f.engine.Prepare(ctx, r)
 	return name, fn, err
+}
+
+// consumeOptions read documents to run what they define.
+var consumeOptions = catalog.ReadOptions{Level: schema.Consume}
+
+// checkConfig checks the functionConfig against the function's schema before
+// anything runs (KC-050). A schema that is wrong itself does not stop the
+// function; publishing such is refused.
+func (f *functions) checkConfig(ctx context.Context, r *catalog.Resolution, c *functionChoice, config []byte) error {
+	if config == nil || len(r.Version.Schema) == 0 {
+		return nil
+	}
+	if apiVersion, kind, err := typeOf(config); err != nil || catalog.GVK(apiVersion, kind) != r.GVK() {
+		return err
+	}
+	s, err := openapi.Compile(r.Version.Schema)
+	if err != nil {
+		printf(f.e.Err, "krmcat: notice: the schema of %s cannot be used: %v\n", r.GVK(), err)
+		return nil
+	}
+	name := c.Config
+	if name == "" {
+		name = "functionConfig"
+	}
+	ds, err := s.Validate(ctx, name, config)
+	if err != nil {
+		return err
+	}
+	return explainInvalid(f.e, ds.Err())
 }
 
 func (f *functions) find(ctx context.Context, c *functionChoice, config []byte) (*catalog.Resolution, error) {
@@ -754,7 +787,7 @@ func (f *functions) find(ctx context.Context, c *functionChoice, config []byte) 
 		}
 		want = catalog.GVK(apiVersion, kind)
 	}
-	opts := catalog.ReadOptions{Level: schema.Consume}
+	opts := consumeOptions
 	if c.Function != "" {
 		loc, err := catalog.ParseLocation(c.Function)
 		if err != nil {
