@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -114,6 +115,11 @@ func runValidate(ctx context.Context, e *env, o validateOptions) error {
 	if err != nil {
 		return err
 	}
+	if len(inputs) >= manyFiles {
+		// What a file takes is garbage right after it. Collecting less often
+		// saves a fifth of the time for some ten megabytes.
+		defer debug.SetGCPercent(debug.SetGCPercent(400))
+	}
 	v := &schema.Validator{Level: level, StrictFields: o.Strict, LocalSource: !o.Published, OnlyKEP: o.OnlyKEP}
 	report := &display.Report{Version: version.String(), Color: wantColor(e), Max: o.Max}
 	found := make([]schema.Diagnostics, len(inputs))
@@ -190,6 +196,9 @@ func validateConfigs(ctx context.Context, e *env, o validateOptions, report *dis
 	}
 	return found, nil
 }
+
+// manyFiles is from how many files on speed is worth some memory.
+const manyFiles = 100
 
 // input is a file to check.
 type input struct {
