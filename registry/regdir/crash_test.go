@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -324,8 +325,20 @@ func TestPowerLoss(t *testing.T) {
 			p.kill()
 		})
 		total += len(acks)
-		if err := errors.Join(run("umount", mnt), mountImage()); err != nil {
-			t.Fatal(err)
+		// As long as another mount namespace has a copy of the mount, such as
+		// that of a container which was just started, the old one lives on.
+		for try := 0; ; try++ {
+			if err := errors.Join(run("umount", mnt), mountImage()); err != nil {
+				t.Fatal(err)
+			}
+			err := os.WriteFile(filepath.Join(mnt, "probe"), nil, 0o666)
+			if err == nil {
+				break
+			}
+			if try == 100 || !errors.Is(err, syscall.EIO) && !errors.Is(err, syscall.EROFS) {
+				t.Fatalf("the file system does not come back: %v", err)
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
 		p = startProcess(t, dir)
 		verify(t, p, round, acks)
