@@ -57,6 +57,7 @@ func TestScript(t *testing.T) {
 			"await":  cmdAwait,
 			"get":    cmdGet,
 			"occupy": cmdOccupy,
+			"bucket": cmdBucket,
 			"registry": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) != 0 {
 					ts.Fatalf("usage: registry")

@@ -79,6 +79,9 @@ type Options struct {
 	// ReadOnly writes nothing, and needs no permission to. The bucket has to
 	// be a registry's already.
 	ReadOnly bool
+	// MustExist makes a bucket that is not a registry yet an error
+	// ([ErrNotRegistry]), instead of making it one.
+	MustExist bool
 
 	// Log gets what happens beside requests. Nil is silent.
 	Log *slog.Logger
@@ -177,7 +180,7 @@ func (s *Store) open(ctx context.Context) error {
 		return err
 	}
 	layout, _, err := s.get(ctx, s.prefix+"layout", maxLayout)
-	if errors.Is(err, fs.ErrNotExist) && !s.opts.ReadOnly {
+	if errors.Is(err, fs.ErrNotExist) && !s.opts.ReadOnly && !s.opts.MustExist {
 		if err := s.checkEmpty(ctx); err != nil {
 			return err
 		}

@@ -166,7 +166,7 @@ func (p *parts) send(ctx context.Context, content []byte) error {
 	op, cancel := p.b.limit(ctx, int64(len(content)))
 	defer cancel()
 	o := minio.PutObjectPartOptions{DisableContentSha256: true} // see put
-	if !p.b.secure { // TLS keeps content whole, otherwise a signature does
+	if !p.b.secure {                                            // TLS keeps content whole, otherwise a signature does
 		o.Sha256Hex = sumOf(content)
 	}
 	part, err := p.b.core.PutObjectPart(op, p.b.name, p.key, p.id, len(p.list)+1, bytes.NewReader(content), int64(len(content)), o)

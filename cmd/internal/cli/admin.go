@@ -54,7 +54,10 @@ if there is a problem that was not mended.`,
   krmcat admin fsck /var/lib/krmcat/registry
 
   # Check without reading blobs, and mend what can be mended
-  krmcat admin fsck --quick --repair /var/lib/krmcat/registry`,
+  krmcat admin fsck --quick --repair /var/lib/krmcat/registry
+
+  # Check a bucket
+  krmcat admin fsck 's3://functions?endpoint=https://minio.example.com'`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			opts.Dir = a[0]
@@ -68,6 +71,9 @@ if there is a problem that was not mended.`,
 }
 
 func runAdminFsck(ctx context.Context, e *env, opts *fsckOptions) error {
+	if isBucket(opts.Dir) {
+		return runAdminFsckBucket(ctx, e, opts)
+	}
 	store, err := openRegistryFolder(opts.Dir)
 	if err != nil {
 		return err
@@ -130,7 +136,10 @@ referrer of something that a tag leads to.`,
   krmcat admin gc --dry-run /var/lib/krmcat/registry
 
   # Remove it
-  krmcat admin gc /var/lib/krmcat/registry`,
+  krmcat admin gc /var/lib/krmcat/registry
+
+  # In a bucket, beside the servers that use it
+  krmcat admin gc 's3://functions?endpoint=https://minio.example.com'`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			opts.Dir = a[0]
@@ -148,6 +157,9 @@ referrer of something that a tag leads to.`,
 }
 
 func runAdminGC(ctx context.Context, e *env, opts *gcOptions) error {
+	if isBucket(opts.Dir) {
+		return runAdminGCBucket(ctx, e, opts)
+	}
 	store, err := openRegistryFolder(opts.Dir)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 )
 
 type reindexOptions struct {
+	Storage  string
 	Data     string
 	Database string
 }
@@ -38,6 +39,7 @@ was killed.`,
 	f := cmd.Flags()
 	f.StringVar(&opts.Data, "data", "", "`folder` of the server (default: as of krmcat serve)")
 	f.StringVar(&opts.Database, "database", "", "`URL` of the PostgreSQL database of the index (default: $KRMCAT_DATABASE, or the file in the folder)")
+	addStorage(cmd, &opts.Storage)
 	return cmd
 }
 
@@ -51,10 +53,11 @@ func runAdminReindex(ctx context.Context, e *env, opts *reindexOptions) (err err
 		return err
 	}
 	// Nothing is made: a mistyped folder is no empty registry.
-	if _, err := os.Stat(filepath.Join(dir, "registry", "layout")); errors.Is(err, fs.ErrNotExist) {
+	bucket := opts.Storage != "" || e.Getenv("KRMCAT_STORAGE") != ""
+	if _, err := os.Stat(filepath.Join(dir, "registry", "layout")); !bucket && errors.Is(err, fs.ErrNotExist) {
 		return codeError{withHint(fmt.Errorf("%s: krmcat serve has no data there", dir), "name the folder with --data"), exitNotFound}
 	}
-	store, err := openStore(filepath.Join(dir, "registry"), log)
+	store, err := openStorage(ctx, e, opts.Storage, dir, true, log)
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ import (
 type serveOptions struct {
 	Data          string
 	Database      string
+	Storage       string
 	Listen        string
 	AddrFile      string
 	ExternalURL   string
@@ -82,6 +83,7 @@ wrong flags, 8 if the address or the folder is in use, 1 if it cannot be served.
 	f := cmd.Flags()
 	f.StringVar(&opts.Data, "data", "", "`folder` for everything that is stored (default: $XDG_DATA_HOME/krmcat or ~/.local/share/krmcat)")
 	f.StringVar(&opts.Database, "database", "", "`URL` of a PostgreSQL database for the index, which several servers may share (default: $KRMCAT_DATABASE, or a file in the data folder)")
+	addStorage(cmd, &opts.Storage)
 	f.StringVar(&opts.Listen, "listen", "localhost:8080", "`address` to listen on; port 0 is any free one")
 	f.StringVar(&opts.AddrFile, "addr-file", "", "`file` to write the address to once the server answers")
 	f.StringVar(&opts.ExternalURL, "external-url", "", "`URL` at which clients reach the server, if that is not the address")
@@ -132,7 +134,7 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	}
 	defer l.Close()
 
-	store, err := openStore(filepath.Join(dir, "registry"), log)
+	store, err := openStorage(ctx, e, opts.Storage, dir, opts.ReadOnly, log)
 	if err != nil {
 		return err
 	}
