@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -139,6 +140,9 @@ func (l *Listing) Runtimes() []string {
 	return slices.Compact(out)
 }
 
+// separators are what several characters in a row become that are no letters.
+var separators = regexp.MustCompile(`[.-]*-[.-]*`)
+
 // Slug is a publisher as it stands in URLs and repository names: letters,
 // digits and hyphens.
 func Slug(publisher string) string {
@@ -152,12 +156,10 @@ func Slug(publisher string) string {
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '.':
 			b.WriteRune(r)
 		default:
-			if n := b.String(); n != "" && !strings.HasSuffix(n, "-") {
-				b.WriteByte('-')
-			}
+			b.WriteByte('-')
 		}
 	}
-	return strings.Trim(b.String(), "-.")
+	return strings.Trim(separators.ReplaceAllString(b.String(), "-"), "-.")
 }
 
 // project brings up to date what is shown of functions and catalogs.
