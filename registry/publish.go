@@ -85,8 +85,8 @@ func IsRelease(tag string) bool {
 // images to digests, and pushes it as the artifact ref with a tag. Name is
 // the document's file name, for messages and local paths.
 //
-// Nothing is sent before all that can be checked here is found right; the
-// document's own tag is written last. The same input gives the same digests,
+// Nothing is sent before all that can be checked here is found right. Tags are
+// written last, when everything is pushed and signed. The same input gives the same digests,
 // and publishing it again pushes nothing. Errors: [*schema.InvalidError] for a
 // wrong document; [ErrExists] if ref is a release with other content;
 // [ErrIntegrity] for a digest in the document that is not its file's or
@@ -128,28 +128,56 @@ func (c *Client) Publish(ctx context.Context, name string, data []byte, ref Refe
 		Kind: documentKind(doc), Reference: ref.String(), Digest: root.Digest,
 		Document: out, Diagnostics: doc.Diagnostics,
 	}
-	var pushed map[digest.Digest]bool
-	if !opts.DryRun {
+	if err := p.send(ctx, repo, res); err != nil {
+		return nil, fmt.Errorf("publishing to %s: %w", ref, err)
+	}
+	return res, nil
+}
+
+// send pushes, signs and then tags, so that no release is ever seen without
+// its signature, and fills in what was done.
+func (p *publication) send(ctx context.Context, repo *remote.Repository, res *Published) error {
+	pushed := map[digest.Digest]bool{}
+	signatures := map[digest.Digest]digest.Digest{}
+	if !p.opts.DryRun {
+		var err error
 		if pushed, err = p.stage.push(ctx, repo); err != nil {
-			return nil, fmt.Errorf("publishing to %s: %w", ref, err)
+			return err
+		}
+		if signatures, err = p.sign(ctx, repo); err != nil {
+			return err
+		}
+		if err := p.stage.tag(ctx, repo, pushed); err != nil {
+			return err
 		}
 	}
 	for _, m := range p.stage.manifests {
 		part := PublishedPart{
 			Kind: m.kind, Digest: m.desc.Digest, Pushed: pushed[m.desc.Digest],
-			Reference: Reference{Host: ref.Host, Repository: ref.Repository, Tag: m.tag, Digest: m.desc.Digest}.String(),
+			Reference: Reference{Host: p.ref.Host, Repository: p.ref.Repository, Tag: m.tag, Digest: m.desc.Digest}.String(),
 		}
-		if opts.Signer != nil && m.sign && !opts.DryRun {
-			sig, err := opts.Signer.Sign(ctx, repo, ref.Name(), m.desc)
-			if err != nil {
-				return nil, fmt.Errorf("signing %s: %w", part.Reference, Classify(err))
-			}
-			part.Signed, part.Signature = true, sig.Digest
-		}
+		part.Signature, part.Signed = signatures[m.desc.Digest]
 		res.Pushed = res.Pushed || part.Pushed
 		res.Artifacts = append(res.Artifacts, part)
 	}
-	return res, nil
+	return nil
+}
+
+// sign signs every manifest that stands for itself. The signature of one that
+// was signed already is empty.
+func (p *publication) sign(ctx context.Context, repo *remote.Repository) (map[digest.Digest]digest.Digest, error) {
+	signatures := map[digest.Digest]digest.Digest{}
+	for _, m := range p.stage.manifests {
+		if _, done := signatures[m.desc.Digest]; done || !m.sign || p.opts.Signer == nil {
+			continue
+		}
+		sig, err := p.opts.Signer.Sign(ctx, repo, p.ref.Name(), m.desc)
+		if err != nil {
+			return nil, fmt.Errorf("signing the %s %s: %w", m.kind, m.desc.Digest, Classify(err))
+		}
+		signatures[m.desc.Digest] = sig.Digest
+	}
+	return signatures, nil
 }
 
 // checkRelease refuses to move a release tag to other content.

@@ -133,7 +133,7 @@ func (s *stage) manifest(kind, tag, mediaType, artifactType string, v any) (ocis
 }
 
 // push uploads what the repository does not have: blobs, then manifests in
-// order, then tags. It reports which manifests were missing.
+// order, none of them tagged. It reports which manifests were missing.
 func (s *stage) push(ctx context.Context, repo *remote.Repository) (pushed map[digest.Digest]bool, err error) {
 	pushed = map[digest.Digest]bool{}
 	var missing []manifest
@@ -153,18 +153,16 @@ func (s *stage) push(ctx context.Context, repo *remote.Repository) (pushed map[d
 		}
 	}
 	for _, m := range missing {
-		var err error
-		if m.tag != "" {
-			// With the tag in the same request, so that a registry that
-			// indexes what it is sent sees a release at once.
-			err = repo.Manifests().PushReference(ctx, m.desc, bytes.NewReader(m.data), m.tag)
-		} else {
-			err = repo.Manifests().Push(ctx, m.desc, bytes.NewReader(m.data))
-		}
-		if err != nil {
+		if err := repo.Manifests().Push(ctx, m.desc, bytes.NewReader(m.data)); err != nil {
 			return nil, fmt.Errorf("pushing the %s manifest %s: %w", m.kind, m.desc.Digest, Classify(err))
 		}
 	}
+	return pushed, nil
+}
+
+// tag points the tags of the manifests at them, in order, and adds those that
+// moved to pushed.
+func (s *stage) tag(ctx context.Context, repo *remote.Repository, pushed map[digest.Digest]bool) error {
 	for _, m := range s.manifests {
 		if m.tag == "" {
 			continue
@@ -174,14 +172,14 @@ func (s *stage) push(ctx context.Context, repo *remote.Repository) (pushed map[d
 			continue
 		}
 		if err != nil && !errors.Is(err, errdef.ErrNotFound) {
-			return nil, fmt.Errorf("resolving tag %s: %w", m.tag, Classify(err))
+			return fmt.Errorf("resolving tag %s: %w", m.tag, Classify(err))
 		}
-		if err := repo.Tag(ctx, m.desc, m.tag); err != nil {
-			return nil, fmt.Errorf("tagging %s as %s: %w", m.desc.Digest, m.tag, Classify(err))
+		if err := repo.Manifests().PushReference(ctx, m.desc, bytes.NewReader(m.data), m.tag); err != nil {
+			return fmt.Errorf("tagging %s as %s: %w", m.desc.Digest, m.tag, Classify(err))
 		}
 		pushed[m.desc.Digest] = true
 	}
-	return pushed, nil
+	return nil
 }
 
 func (s *stage) pushBlobs(ctx context.Context, repo *remote.Repository) error {
