@@ -106,6 +106,7 @@ func (c *check) report(path, what, how string, repair func() error) error {
 // setAside moves a damaged file out of the way.
 func (c *check) setAside(path string) func() error {
 	return func() error {
+		defer c.s.referrers.clear() // a manifest's subject may not be readable any more
 		dir := filepath.Join(c.s.root, "damaged")
 		if err := c.s.dirs.Make(dir); err != nil {
 			return err
@@ -280,6 +281,7 @@ func (c *check) entry(repository string, m *regstore.Manifest) error {
 		if err := c.s.dirs.Make(filepath.Dir(path)); err != nil {
 			return err
 		}
+		defer c.s.referrers.drop(repository, m.Subject)
 		return durable.WriteFile(c.s.tmp(), path, want)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -303,6 +304,10 @@ func (s *Store) writeManifest(repository string, m *regstore.Manifest) error {
 	if err := s.dirs.Make(dir); err != nil {
 		return err
 	}
+	if m.Subject != "" {
+		// Even if storing fails: it may have got its name.
+		defer s.referrers.drop(repository, m.Subject)
+	}
 	if err := durable.WriteFile(s.tmp(), path, slices.Concat([]byte(m.Descriptor.MediaType+"\n"), m.Content)); err != nil {
 		return err
 	}
@@ -357,13 +362,14 @@ func (s *Store) deleteManifest(repository string, d digest.Digest) error {
 		return err
 	}
 	s.usage.Delete(repository)
-	if err := durable.Remove(path); err != nil {
-		return storageError(err)
-	}
 	m, err := regstore.ParseManifest(desc.MediaType, content, d)
+	if rerr := durable.Remove(path); rerr != nil {
+		return storageError(rerr)
+	}
 	if err != nil || m.Subject == "" {
 		return nil // a damaged one's entry is passed over, and goes with fsck
 	}
+	s.referrers.drop(repository, m.Subject)
 	if err := durable.Remove(s.repoPath(repository, "_referrers", fileName(m.Subject), fileName(d))); err != nil && !notExist(err) {
 		return storageError(err)
 	}
@@ -402,42 +408,57 @@ func (s *Store) Tags(_ context.Context, repository, after string) iter.Seq2[stri
 // Referrers lists the manifests whose subject is d, by their digests.
 func (s *Store) Referrers(ctx context.Context, repository string, d digest.Digest, artifactType string) iter.Seq2[ocispec.Descriptor, error] {
 	return func(yield func(ocispec.Descriptor, error) bool) {
-		dir := s.repoPath(repository, "_referrers", fileName(d))
-		names, err := readDir(dir)
-		if err != nil {
-			yield(ocispec.Descriptor{}, err)
-			return
+		list, ok, at := s.referrers.get(repository, d)
+		if !ok {
+			var err error
+			if list, err = s.readReferrers(ctx, repository, d); err != nil {
+				yield(ocispec.Descriptor{}, err)
+				return
+			}
+			s.referrers.put(repository, d, list, at)
 		}
-		for _, name := range names {
-			if err := ctx.Err(); err != nil {
-				yield(ocispec.Descriptor{}, err)
-				return
-			}
-			ok, err := exists(s.repoPath(repository, "_manifests", name))
-			if err != nil {
-				yield(ocispec.Descriptor{}, err)
-				return
-			}
-			if !ok {
+		for _, desc := range list {
+			if artifactType != "" && desc.ArtifactType != artifactType {
 				continue
 			}
-			b, err := os.ReadFile(filepath.Join(dir, name))
-			if notExist(err) {
-				continue
-			} else if err != nil {
-				yield(ocispec.Descriptor{}, storageError(err))
-				return
-			}
-			var desc ocispec.Descriptor
-			if err := json.Unmarshal(b, &desc); err != nil {
-				s.log.Error("stored referrer cannot be read; run fsck", "repository", repository, "subject", d, "referrer", name, "error", err)
-				continue
-			}
-			if (artifactType == "" || desc.ArtifactType == artifactType) && !yield(desc, nil) {
+			desc.Annotations = maps.Clone(desc.Annotations) // the list is shared
+			if !yield(desc, nil) {
 				return
 			}
 		}
 	}
+}
+
+func (s *Store) readReferrers(ctx context.Context, repository string, d digest.Digest) ([]ocispec.Descriptor, error) {
+	dir := s.repoPath(repository, "_referrers", fileName(d))
+	names, err := readDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var list []ocispec.Descriptor
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if ok, err := exists(s.repoPath(repository, "_manifests", name)); err != nil {
+			return nil, err
+		} else if !ok {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if notExist(err) {
+			continue
+		} else if err != nil {
+			return nil, storageError(err)
+		}
+		var desc ocispec.Descriptor
+		if err := json.Unmarshal(b, &desc); err != nil {
+			s.log.Error("stored referrer cannot be read; run fsck", "repository", repository, "subject", d, "referrer", name, "error", err)
+			continue
+		}
+		list = append(list, desc)
+	}
+	return list, nil
 }
 
 // Repositories lists the repositories that have a manifest.

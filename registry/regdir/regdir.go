@@ -85,6 +85,8 @@ type Store struct {
 
 	usage sync.Map // repository -> *atomic.Int64
 
+	referrers referrerCache
+
 	gcRunning sync.Mutex
 	gc        atomic.Pointer[collection]
 }
