@@ -29,6 +29,7 @@ var allowed = map[string][]string{
 	"internal/yamlpos":           {},
 	"registry":                   {"catalog", "schema"},
 	"registry/admission":         {"catalog", "registry", "schema"},
+	"registry/bench":             {"*"},
 	"registry/regbucket":         {"registry", "registry/regstore"},
 	"registry/regdir":            {"internal/durable", "registry", "registry/regstore"},
 	"registry/regmem":            {"registry", "registry/regstore"},

@@ -19,9 +19,9 @@ func serveBucket(args []string) error {
 	if len(args) != 2 {
 		return errors.New("usage: bench serve-bucket ADDRESS ENDPOINT")
 	}
-	store, err := regbucket.Open(context.Background(), regbucket.Config{
-		Endpoint: args[1], Bucket: "krmcat", Region: "us-east-1", AccessKey: minioUser, SecretKey: minioPassword,
-	}, nil)
+	store, err := regbucket.Open(context.Background(), regbucket.Options{
+		Endpoint: args[1], Bucket: "krmcat", Credentials: regbucket.Credentials{AccessKey: minioUser, SecretKey: minioPassword},
+	})
 	if err != nil {
 		return err
 	}
