@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -186,6 +187,41 @@ func TestConfinement(t *testing.T) {
 			})
 		}
 	})
+}
+
+// A granted network is one of the container's own: an interface besides the
+// loopback, and none of this machine's.
+func TestNetworkGranted(t *testing.T) {
+	repo, d := push(t, image(t, goruntime.GOARCH))
+	engines(t, func(t *testing.T, x *Executor) {
+		if x.Engine == "docker" && !dockerHasBridge(t, x) {
+			fntest.Require(t, "this docker daemon runs without a bridge")
+		}
+		hosts, err := net.Interfaces()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var errs bytes.Buffer
+		rt := catalog.Container{Image: repo, Digest: d, RequireNetwork: true}
+		err = prepare(t, x, rt, runtime.Grants{Network: true}, runtime.Limits{}).Run(t.Context(), runtime.Stdio{Stdin: bytes.NewReader(fntest.List("network")), Stderr: &errs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(errs.String(), "interfaces: 2 ") {
+			t.Errorf("got %s", errs.String())
+		}
+		for _, i := range hosts {
+			if i.Name != "lo" && i.Name != "eth0" && strings.Contains(errs.String(), i.Name+"\n") {
+				t.Errorf("the container sees %s of this machine", i.Name)
+			}
+		}
+	})
+}
+
+func dockerHasBridge(t *testing.T, x *Executor) bool {
+	t.Helper()
+	out, err := exec.Command(x.found.path, "network", "ls", "--format", "{{.Name}}").Output()
+	return err == nil && strings.Contains(string(out), "bridge")
 }
 
 // Folders are mounted when the function declares it and the user grants it,
