@@ -38,6 +38,8 @@ var allowed = map[string][]string{
 	"registry/regstore":          {"registry"},
 	"registry/regtest":           {"registry", "registry/regmem", "registry/regserver", "registry/regstore"},
 	"runtime":                    {"catalog", "runtime/resourcelist"},
+	"runtime/bench/fn":           {},
+	"runtime/bench/gen":          {},
 	"runtime/conformance":        {"runtime", "runtime/resourcelist"},
 	"runtime/containerfn":        {"catalog", "runtime"},
 	"runtime/execfn":             {"catalog", "runtime"},
