@@ -73,6 +73,7 @@ var commands = []func(*env) *cobra.Command{
 	newTrustCmd,
 	newVerifyAttestationCmd,
 	newVerifyCmd,
+	newVerifySignatureCmd,
 	newVersionCmd,
 	newViewCmd,
 }

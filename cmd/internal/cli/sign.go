@@ -21,7 +21,7 @@ type signOptions struct {
 	Remote   remoteFlags
 	Key      keyFlags
 	Services serviceFlags
-	Subject  string // a reference or a file
+	Subjects []string // references and files
 	Bundle   string
 	// Annotations are signed along.
 	Annotations map[string]string
@@ -32,10 +32,11 @@ type signOptions struct {
 func newSignCmd(e *env) *cobra.Command {
 	opts := &signOptions{}
 	cmd := &cobra.Command{
-		Use:   "sign REFERENCE|FILE {--key KEY | --keyless}",
-		Short: "Sign an artifact in a registry, or a file",
-		Long: `Sign an artifact in a registry. A tag is resolved once; the digest that was signed
-is printed. What this key has signed already is not signed again.
+		Use:   "sign {REFERENCE | FILE}... {--key KEY | --keyless}",
+		Short: "Sign artifacts in a registry, or files",
+		Long: `Sign artifacts in a registry. A tag is resolved once; the digest that was signed is
+printed. What this key has signed already is not signed again. The key is read
+once for all that is signed.
 
 A file gets its signature beside it, in FILE.sigstore.json; cosign verify-blob
 --bundle accepts it. Serve that file beside the document on the web, and
@@ -51,9 +52,9 @@ consumers find it.`,
 
   # In a CI job, as the identity of the job
   krmcat sign ghcr.io/acme/hello:v1.0.0 --keyless`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			opts.Subject = a[0]
+			opts.Subjects = a
 			return runSign(cmd.Context(), e, opts)
 		},
 	}
@@ -77,18 +78,40 @@ type signOutput struct {
 }
 
 func runSign(ctx context.Context, e *env, opts *signOptions) error {
-	file, err := isFile(opts.Subject)
+	if opts.Bundle != "" && len(opts.Subjects) > 1 {
+		return usagef("--bundle is for one file")
+	}
+	subjects := make([]signSubject, len(opts.Subjects))
+	for i, name := range opts.Subjects {
+		var err error
+		if subjects[i], err = opts.subject(ctx, e, name); err != nil {
+			return err
+		}
+	}
+	signer, signOpts, name, done, err := opts.Services.artifactSigner(ctx, e, &opts.Key)
 	if err != nil {
 		return err
 	}
+	defer done()
 	var list []signOutput
-	if file {
-		list, err = opts.signFile(ctx, e)
-	} else {
-		list, err = opts.signArtifact(ctx, e)
-	}
-	if err != nil {
-		return err
+	for _, s := range subjects {
+		if s.data != nil {
+			out, err := opts.signFile(ctx, s, signer, name, signOpts)
+			if err != nil {
+				return err
+			}
+			list = append(list, out)
+			continue
+		}
+		withAnnotations := signOpts
+		withAnnotations.Annotations = opts.Annotations
+		for _, desc := range s.manifests {
+			out, err := signOne(ctx, signer, name, withAnnotations, s.repo, s.ref, desc)
+			if err != nil {
+				return err
+			}
+			list = append(list, out)
+		}
 	}
 	if opts.Output == "json" {
 		return printJSON(e.Out, list)
@@ -124,45 +147,53 @@ func isFile(s string) (bool, error) {
 	return false, nil
 }
 
-// signArtifact signs what a reference names.
-func (o *signOptions) signArtifact(ctx context.Context, e *env) ([]signOutput, error) {
-	ref, err := registry.ParseReference(o.Subject)
+// signSubject is what one argument names: manifests in a registry, or a file.
+type signSubject struct {
+	name      string
+	data      []byte // of a file; nil for a reference
+	ref       registry.Reference
+	repo      *remote.Repository
+	manifests []ocispec.Descriptor
+}
+
+// subject finds out what an argument names, before a key is asked for.
+func (o *signOptions) subject(ctx context.Context, e *env, name string) (signSubject, error) {
+	s := signSubject{name: name}
+	file, err := isFile(name)
 	if err != nil {
-		return nil, usageError{err}
+		return s, err
+	}
+	if file {
+		if o.Recursive || len(o.Annotations) > 0 {
+			return s, usagef("--recursive and --annotation are for artifacts in a registry, not for the file %s", name)
+		}
+		s.data, err = readInput(e.In, name)
+		if s.data == nil {
+			s.data = []byte{}
+		}
+		return s, err
+	}
+	if s.ref, err = registry.ParseReference(name); err != nil {
+		return s, usageError{err}
 	}
 	client, err := o.Remote.client(e)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	repo, err := client.Repository(ref)
+	if s.repo, err = client.Repository(s.ref); err != nil {
+		return s, err
+	}
+	desc, err := client.Resolve(ctx, s.ref)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	desc, err := client.Resolve(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	subjects := []ocispec.Descriptor{desc}
+	s.manifests = []ocispec.Descriptor{desc}
 	if o.Recursive {
-		if subjects, err = signing.Tree(ctx, repo, desc); err != nil {
-			return nil, fmt.Errorf("%s: %w", ref, registry.Classify(err))
+		if s.manifests, err = signing.Tree(ctx, s.repo, desc); err != nil {
+			return s, fmt.Errorf("%s: %w", s.ref, registry.Classify(err))
 		}
 	}
-	signer, signOpts, name, done, err := o.Services.artifactSigner(ctx, e, &o.Key)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	signOpts.Annotations = o.Annotations
-	var list []signOutput
-	for _, s := range subjects {
-		out, err := signOne(ctx, signer, name, signOpts, repo, ref, s)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, out)
-	}
-	return list, nil
+	return s, nil
 }
 
 // signOne signs one manifest unless the key has signed it already.
@@ -184,39 +215,27 @@ func signOne(ctx context.Context, signer artifactSigner, name string, opts signi
 }
 
 // signFile signs a file and puts the bundle beside it.
-func (o *signOptions) signFile(ctx context.Context, e *env) ([]signOutput, error) {
-	if o.Recursive || len(o.Annotations) > 0 {
-		return nil, usagef("--recursive and --annotation are for artifacts in a registry, not for the file %s", o.Subject)
-	}
-	data, err := readInput(e.In, o.Subject)
-	if err != nil {
-		return nil, err
-	}
-	signer, signOpts, name, done, err := o.Services.artifactSigner(ctx, e, &o.Key)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+func (o *signOptions) signFile(ctx context.Context, s signSubject, signer artifactSigner, name string, opts signing.SignOptions) (signOutput, error) {
 	target := o.Bundle
 	if target == "" {
-		target = o.Subject + signing.BundleSuffix
+		target = s.name + signing.BundleSuffix
 	}
-	out := signOutput{Subject: o.Subject, Digest: digest.FromBytes(data), Signer: name, Signature: target}
+	out := signOutput{Subject: s.name, Digest: digest.FromBytes(s.data), Signer: name, Signature: target}
 	if _, err := os.Lstat(target); err == nil {
-		if err := signedFileBy(ctx, signer, target, data); err != nil {
-			return nil, codeError{withHint(fmt.Errorf("%s exists, and does not sign %s with this key", target, o.Subject), "remove it, or choose another path with --bundle"), exitConflict}
+		if err := signedFileBy(ctx, signer, target, s.data); err != nil {
+			return out, codeError{withHint(fmt.Errorf("%s exists, and does not sign %s with this key", target, s.name), "remove it, or choose another path with --bundle"), exitConflict}
 		}
-		return []signOutput{out}, nil
+		return out, nil
 	}
-	bundle, err := signer.With(signOpts).SignBlob(ctx, data)
+	bundle, err := signer.With(opts).SignBlob(ctx, s.data)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	if err := writeNew(target, append(bundle, '\n'), 0o644); err != nil {
-		return nil, err
+		return out, err
 	}
 	out.Signed = true
-	return []signOutput{out}, nil
+	return out, nil
 }
 
 // signedFileBy checks that a bundle is a signature of data by the same key.
@@ -225,7 +244,7 @@ func signedFileBy(ctx context.Context, signer artifactSigner, bundle string, dat
 	if !ok {
 		return errors.New("keyless signatures are made anew")
 	}
-	old, err := readLimited(bundle, maxSigstoreBytes)
+	old, err := readLimited(bundle, maxBundleFile)
 	if err != nil {
 		return err
 	}
