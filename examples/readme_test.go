@@ -235,3 +235,17 @@ func TestLinks(t *testing.T) {
 		}
 	}
 }
+
+// The documents that the examples publish are valid to the letter, but for
+// Starlark, which the KEP has only in its prose.
+func TestDocuments(t *testing.T) {
+	built(t)
+	docs, err := filepath.Glob("*/function.yaml")
+	if err != nil || len(docs) < 3 {
+		t.Fatalf("%v: %v", docs, err)
+	}
+	out, err := exec.Command("../bin/krmcat", append([]string{"validate", "--strict-fields", "catalog/catalog.yaml"}, docs...)...).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "0 errors, 0 warnings") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
