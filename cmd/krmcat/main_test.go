@@ -46,6 +46,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"authregistry": cmdAuthRegistry,
+			"push":         cmdPush,
 			"exitcode":     cmdExitCode,
 			"sigstore": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) != 0 {

@@ -42,6 +42,7 @@ type serveOptions struct {
 	LogFormat     string
 	LogLevel      string
 	Healthcheck   bool
+	Admission     admissionFlags
 }
 
 func newServeCmd(e *env) *cobra.Command {
@@ -57,6 +58,10 @@ Anybody may read. Who may publish:
   - on a loopback address, whoever can reach it;
   - elsewhere, the users in a file (--htpasswd), or, if you really mean that,
     everybody (--anonymous-push).
+
+What is pushed as a KRM function or a catalog has to be a valid one, and what is
+wrong with it is in the answer. Anything else is stored as in any registry, unless
+--only-krm.
 
 It stops on an interrupt after it has answered what was asked. Exit codes: 2 for
 wrong flags, 8 if the address or the folder is in use, 1 if it cannot be served.`,
@@ -91,6 +96,7 @@ wrong flags, 8 if the address or the folder is in use, 1 if it cannot be served.
 	f.BoolVar(&opts.ReadOnly, "read-only", false, "refuse every push and deletion")
 	f.StringVar(&opts.HTPasswd, "htpasswd", "", "`file` of the users who may publish, as htpasswd -B writes it")
 	f.BoolVar(&opts.AnonymousPush, "anonymous-push", false, "let everybody publish who can reach the server")
+	opts.Admission.add(f)
 	f.StringVar(&opts.LogFormat, "log-format", "text", "`format` of the log on standard error: text or json")
 	f.StringVar(&opts.LogLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
 	f.BoolVar(&opts.Healthcheck, "healthcheck", false, "ask the server at --listen or in --addr-file whether it is ready, and exit")
@@ -123,6 +129,10 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	admit, err := opts.Admission.build(e)
+	if err != nil {
+		return err
+	}
 	dir, err := dataFolder(e, opts.Data)
 	if err != nil {
 		return err
@@ -152,7 +162,7 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	defer func() { stopBackground(); <-indexed }()
 
 	reg := regserver.New(store, &regserver.Options{
-		Log: log, Observer: x, ReadOnly: opts.ReadOnly, Authorize: authorize, ImmutableTags: immutableTag,
+		Log: log, Observer: x, Admission: admit, ReadOnly: opts.ReadOnly, Authorize: authorize, ImmutableTags: immutableTag,
 	})
 	var stopping atomic.Bool
 	handler, err := web.New(x, &web.Options{
