@@ -261,11 +261,12 @@ func buildKustomization(ctx context.Context, e *env, tree *kustomization.Tree, s
 	case files.refused != nil:
 		return files.refused
 	case err != nil:
-		return fmt.Errorf("kustomize: %w", err)
+		// Its causes are about its own files and mean nothing here.
+		return fmt.Errorf("kustomize: %v", err)
 	}
 	out, err := m.AsYaml()
 	if err != nil {
-		return fmt.Errorf("kustomize: %w", err)
+		return fmt.Errorf("kustomize: %v", err)
 	}
 	_, err = e.Out.Write(out)
 	return err
