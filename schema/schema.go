@@ -51,7 +51,19 @@ type Validator struct {
 	// Limits of the documents' text; the zero value has the defaults.
 	Limits yamlpos.Limits
 
+	// CheckRules, if not nil, is called at level Publish with each
+	// openAPIV3Schema that has x-kubernetes-validations, and says which of
+	// these rules do not compile. Package openapi has such a function; this
+	// package does without the library that it takes.
+	CheckRules func(openAPIV3Schema any) []RuleFinding
+
 	slow bool // for tests: never take the fast way
+}
+
+// RuleFinding is something that is wrong with a rule in a schema.
+type RuleFinding struct {
+	Path    []string // tokens from the root of the schema
+	Message string
 }
 
 // Validate checks every document in data, which may hold several YAML

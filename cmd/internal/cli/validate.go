@@ -21,6 +21,7 @@ import (
 	"github.com/krmcat/krmcat/cmd/internal/display"
 	"github.com/krmcat/krmcat/internal/version"
 	"github.com/krmcat/krmcat/schema"
+	"github.com/krmcat/krmcat/schema/openapi"
 )
 
 type validateOptions struct {
@@ -120,7 +121,7 @@ func runValidate(ctx context.Context, e *env, o validateOptions) error {
 		// saves a fifth of the time for some ten megabytes.
 		defer debug.SetGCPercent(debug.SetGCPercent(400))
 	}
-	v := &schema.Validator{Level: level, StrictFields: o.Strict, LocalSource: !o.Published, OnlyKEP: o.OnlyKEP}
+	v := &schema.Validator{Level: level, StrictFields: o.Strict, LocalSource: !o.Published, OnlyKEP: o.OnlyKEP, CheckRules: openapi.CheckRules}
 	report := &display.Report{Version: version.String(), Color: wantColor(e), Max: o.Max}
 	found := make([]schema.Diagnostics, len(inputs))
 	g, gctx := errgroup.WithContext(ctx)

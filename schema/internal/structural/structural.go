@@ -31,6 +31,9 @@ const (
 	// server would not take the schema for a CustomResourceDefinition, but
 	// values can be checked against it.
 	Unstructural
+	// Contradiction is a default that the schema itself does not allow: values
+	// can be checked, but those without the field are never valid.
+	Contradiction
 	// Unknown is a field that is not known and has no effect.
 	Unknown
 )

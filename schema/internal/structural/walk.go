@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // shape is what the value of a keyword must be.
@@ -119,6 +121,7 @@ func (w *walker) schema(path []string, v any, l level) {
 		w.ranges(path, m)
 		w.structural(path, m, l)
 		w.lists(path, m)
+		w.defaults(path, m)
 	}
 	w.children(path, m, l)
 }
@@ -443,6 +446,67 @@ func (w *walker) lists(path []string, m map[string]any) {
 	case "set":
 		if itemType == "object" && items["x-kubernetes-map-type"] != "atomic" || itemType == "array" && items["x-kubernetes-list-type"] != "atomic" && items["x-kubernetes-list-type"] != nil {
 			w.add(Unstructural, join(path, "items"), true, "", "the items of a list of type set must be scalars or atomic")
+		}
+	}
+}
+
+// defaults checks a default against the keywords for scalars beside it, and a
+// collection against its type.
+func (w *walker) defaults(path []string, m map[string]any) {
+	d, there := m["default"]
+	if !there || d == nil && isTrue(m, "nullable") {
+		return
+	}
+	at := join(path, "default")
+	wrong := func(format string, a ...any) { w.add(Contradiction, at, false, "", format, a...) }
+	n, isNumber := number(d)
+	text, isText := d.(string)
+	ok := true
+	switch m["type"] {
+	case "object":
+		_, ok = d.(map[string]any)
+	case "array":
+		_, ok = d.([]any)
+	case "string":
+		ok = isText
+	case "boolean":
+		_, ok = d.(bool)
+	case "number":
+		ok = isNumber
+	case "integer":
+		ok = isNumber && n == math.Trunc(n)
+	default:
+		ok = !isTrue(m, "x-kubernetes-int-or-string") || isText || isNumber && n == math.Trunc(n)
+	}
+	if !ok {
+		wrong("the default is %s, and does not have the type that the schema gives", what(d))
+		return
+	}
+	if list, has := m["enum"].([]any); has && !slices.ContainsFunc(list, func(e any) bool { return reflect.DeepEqual(e, d) }) {
+		if _, isScalar := d.(map[string]any); !isScalar && !isNumber {
+			wrong("the default is not one of the values that the schema allows")
+		}
+	}
+	if isNumber {
+		if least, has := number(m["minimum"]); has && (n < least || n == least && isTrue(m, "exclusiveMinimum")) {
+			wrong("the default is below the minimum")
+		}
+		if most, has := number(m["maximum"]); has && (n > most || n == most && isTrue(m, "exclusiveMaximum")) {
+			wrong("the default is above the maximum")
+		}
+	}
+	if isText {
+		length := float64(utf8.RuneCountInString(text))
+		if least, has := number(m["minLength"]); has && length < least {
+			wrong("the default is shorter than minLength")
+		}
+		if most, has := number(m["maxLength"]); has && length > most {
+			wrong("the default is longer than maxLength")
+		}
+		if p, has := m["pattern"].(string); has {
+			if re, err := regexp.Compile(p); err == nil && !re.MatchString(text) {
+				wrong("the default does not match the pattern")
+			}
 		}
 	}
 }
