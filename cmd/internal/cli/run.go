@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/catalog/kustomization"
 	"github.com/krmcat/krmcat/catalog/source"
 	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/runtime"
@@ -610,7 +611,11 @@ func (f *functions) chooseWith(ctx context.Context, c *functionChoice, config []
 	if n > 1 {
 		return runtime.Step{}, usagef("name one function: --function, --image, --exec or --starlark")
 	}
-	if n == 0 && len(c.Catalogs) == 0 && f.e.Getenv("KRMCAT_CATALOG") == "" {
+	inline, err := inlineRuntime(config)
+	if err != nil {
+		return runtime.Step{}, codeError{fmt.Errorf("functionConfig: %w", err), exitInvalid}
+	}
+	if n == 0 && inline == nil && len(c.Catalogs) == 0 && f.e.Getenv("KRMCAT_CATALOG") == "" {
 		return runtime.Step{}, usagef("which function? Name it with --function, --catalog, --image, --exec, --starlark or --pipeline")
 	}
 	step := runtime.Step{Config: config}
@@ -624,10 +629,65 @@ func (f *functions) chooseWith(ctx context.Context, c *functionChoice, config []
 	case c.Starlark != "":
 		step.Name = filepath.Base(c.Starlark)
 		step.Function, err = f.script(c.Starlark)
+	case c.Function == "" && inline != nil:
+		step.Name = inline.String()
+		step.Function, err = f.inline(ctx, inline, filepath.Dir(c.Config))
 	default:
 		step.Name, step.Function, err = f.resolve(ctx, c, config)
 	}
 	return step, err
+}
+
+// inlineRuntime is the runtime that a functionConfig names itself; nil if it
+// names none, or one that came from a catalog, which is asked again then.
+func inlineRuntime(config []byte) (*kustomization.Runtime, error) {
+	var m map[string]any
+	if config == nil || yaml.Unmarshal(config, &m) != nil {
+		return nil, nil
+	}
+	rt, err := kustomization.InlineRuntime(m)
+	if rt != nil && rt.Managed {
+		return nil, nil
+	}
+	return rt, err
+}
+
+// inline prepares what a functionConfig names itself (KC-091, KC-092). It
+// goes before the catalogs, and the flags for such functions stay required
+// (KC-093). Paths are relative to the functionConfig.
+func (f *functions) inline(ctx context.Context, rt *kustomization.Runtime, dir string) (runtime.Function, error) {
+	local := func(p string) (string, error) {
+		if loc, err := catalog.ParseLocation(p); err != nil || !loc.IsLocal() {
+			return "", fmt.Errorf("%s: a functionConfig can name files of this machine only: %w", p, errors.ErrUnsupported)
+		}
+		if filepath.IsAbs(p) {
+			return p, nil
+		}
+		return filepath.Abs(filepath.Join(dir, filepath.FromSlash(p)))
+	}
+	switch {
+	case rt.Exec != "":
+		if !f.engine.Grants.Exec {
+			return nil, &runtime.GrantError{Name: rt.Exec, Needs: "exec", Why: "the functionConfig names a program of this machine"}
+		}
+		p, err := local(rt.Exec)
+		if err != nil {
+			return nil, err
+		}
+		return f.local(p)
+	case rt.Starlark != "":
+		p, err := local(rt.Starlark)
+		if err != nil {
+			return nil, err
+		}
+		return f.script(p)
+	}
+	if !rt.Network && f.engine.Grants.Network {
+		less := *f
+		less.engine.Grants.Network = false
+		return less.image(ctx, rt.Image)
+	}
+	return f.image(ctx, rt.Image)
 }
 
 // config is the functionConfig: a file, or a ConfigMap made of pairs.
