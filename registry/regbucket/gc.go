@@ -24,7 +24,8 @@ type GCOptions struct {
 	Grace time.Duration
 	// Settle is how long what was removed is kept aside until the pushes that
 	// went on meanwhile have ended, and it is put back if one of them refers to
-	// it; 0 is [Settle]. Less is for tests without other servers.
+	// it; 0 is [Settle]. Less is for tests without other servers. Negative does
+	// not wait, and leaves that to the servers.
 	Settle time.Duration
 	// Untagged also removes manifests that cannot be reached from a tag:
 	// not as part of an index, and not as a referrer of what can be reached.
@@ -45,7 +46,7 @@ type GCResult struct {
 
 // GC collects garbage. It may run beside pushes through any server: what is
 // pushed, or asked for, while it runs is spared or put back. It takes at least as
-// long as [Settle]. Two at a time do no harm.
+// long as [Settle], unless told otherwise. Two at a time do no harm.
 func (s *Store) GC(ctx context.Context, opts *GCOptions) (GCResult, error) {
 	var o GCOptions
 	if opts != nil {
@@ -69,7 +70,9 @@ func (s *Store) GC(ctx context.Context, opts *GCOptions) (GCResult, error) {
 	if o.DryRun {
 		return c.result, nil
 	}
-	if c.removed {
+	if o.Settle < 0 {
+		o.Settle = Settle
+	} else if c.removed {
 		if err := pause(ctx, o.Settle); err != nil {
 			return c.result, err
 		}

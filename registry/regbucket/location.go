@@ -119,7 +119,10 @@ func ParseLocation(location string) (Options, error) {
 
 func parseEndpoint(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+	if err == nil && u.User != nil {
+		return nil, fmt.Errorf("credentials do not belong there")
+	}
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("%.200q is not https://HOST or https://HOST:PORT", s)
 	}
 	return u, nil

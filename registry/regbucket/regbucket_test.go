@@ -1,6 +1,7 @@
 package regbucket_test
 
 import (
+	"encoding/pem"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -27,6 +28,20 @@ func fake(t testing.TB) regbucket.Options {
 	srv := httptest.NewServer(gofakes3.New(backend).Server())
 	t.Cleanup(srv.Close)
 	return regbucket.Options{Endpoint: srv.URL, Bucket: "registry", Credentials: regbucket.Credentials{AccessKey: "key", SecretKey: "secret"}}
+}
+
+// fakeTLS is an object store in memory behind TLS, and the certificate of its
+// authority.
+func fakeTLS(t testing.TB) ([]byte, regbucket.Options) {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("registry"); err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewTLSServer(gofakes3.New(backend).Server())
+	t.Cleanup(srv.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	return ca, regbucket.Options{Endpoint: srv.URL, Bucket: "registry", Credentials: regbucket.Credentials{AccessKey: "key", SecretKey: "secret"}}
 }
 
 func open(t testing.TB, cfg regbucket.Options) *regbucket.Store {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
@@ -57,9 +58,13 @@ func onEach(t *testing.T, f func(t *testing.T, cfg regbucket.Options)) {
 	}
 }
 
-// find finds a program on the path or where go install puts it.
+// find finds a program: in $KRMCAT_MINIO or $KRMCAT_VERSITYGW, on the path, or
+// where go install puts it.
 func find(t testing.TB, name string) string {
 	t.Helper()
+	if path := os.Getenv("KRMCAT_" + strings.ToUpper(name)); path != "" {
+		return path
+	}
 	if path, err := exec.LookPath(name); err == nil {
 		return path
 	}
@@ -68,7 +73,7 @@ func find(t testing.TB, name string) string {
 			return path
 		}
 	}
-	lacking(t, name+" is not installed")
+	lacking(t, name+" is not installed (docs/storage.md says how)")
 	return ""
 }
 
@@ -268,6 +273,8 @@ func TestReplicas(t *testing.T) {
 type proxy struct {
 	calls atomic.Int64
 	mode  atomic.Pointer[func(http.ResponseWriter, *http.Request) bool] // true has answered
+	after atomic.Pointer[func(*http.Request) bool]                      // true loses the answer
+	cut   atomic.Pointer[func(*http.Request) int64]                     // how much of the answer gets through; negative is all
 }
 
 func newProxy(t testing.TB, cfg regbucket.Options) (*proxy, regbucket.Options) {
@@ -290,12 +297,35 @@ func newProxy(t testing.TB, cfg regbucket.Options) (*proxy, regbucket.Options) {
 		if f := p.mode.Load(); f != nil && (*f)(w, r) {
 			return
 		}
+		if f := p.cut.Load(); f != nil {
+			if n := (*f)(r); n >= 0 {
+				w = &cutter{w, n}
+			}
+		}
+		if f := p.after.Load(); f != nil && (*f)(r) {
+			rp.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
 		rp.ServeHTTP(w, r)
 	})}
 	go func() { _ = srv.Serve(l) }() // until the test closes it
 	t.Cleanup(func() { _ = srv.Close() })
 	cfg.Endpoint = "http://" + l.Addr().String()
 	return p, cfg
+}
+
+// cutter breaks a connection after some bytes.
+type cutter struct {
+	http.ResponseWriter
+	left int64
+}
+
+func (c *cutter) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p[:min(int64(len(p)), c.left)])
+	if c.left -= int64(n); c.left == 0 {
+		panic(http.ErrAbortHandler)
+	}
+	return n, err
 }
 
 // A store that fails, or is gone, or cuts answers short is a 503 and no more:

@@ -8,6 +8,7 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"net/http"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/opencontainers/go-digest"
@@ -177,11 +178,15 @@ func (p *parts) send(ctx context.Context, content []byte) error {
 	return nil
 }
 
-// copy lets the storage make a part of another object.
+// copy lets the storage make a part of another object. Not every one can,
+// which is [errors.ErrUnsupported].
 func (p *parts) copy(ctx context.Context, from string, size int64) error {
 	op, cancel := p.b.limit(ctx, size)
 	defer cancel()
 	part, err := p.b.core.CopyObjectPart(op, p.b.name, from, p.b.name, p.key, p.id, len(p.list)+1, 0, -1, nil)
+	if status := minio.ToErrorResponse(err).StatusCode; err != nil && (status == http.StatusNotImplemented || status >= 400 && status < 500 && status != http.StatusNotFound && status != http.StatusTooManyRequests) {
+		return fmt.Errorf("copying a part of %s: %w: %w", p.key, errors.ErrUnsupported, err)
+	}
 	if err != nil {
 		return p.failed(ctx, err)
 	}

@@ -286,17 +286,18 @@ func (s *Store) assemble(ctx context.Context, repository string, u *upload, size
 		return wrongDigest(u.size, d)
 	}
 	key := s.blobKey(repository, d)
+	err := errors.ErrUnsupported
 	switch {
 	case known && len(sizes) == 1:
-		if err := s.copy(ctx, s.chunkKey(u, 0), key, u.size); err != nil {
-			return s.lostChunk(u, err)
-		}
+		err = s.copy(ctx, s.chunkKey(u, 0), key, u.size)
 	case known && uniform(sizes):
-		if err := s.copyParts(ctx, u, sizes, key); err != nil {
-			return s.lostChunk(u, err)
-		}
-	default:
+		err = s.copyParts(ctx, u, sizes, key)
+	}
+	if errors.Is(err, errors.ErrUnsupported) {
 		return s.storeBlob(ctx, repository, &chunkReader{s: s, ctx: ctx, u: u, n: len(sizes)}, u.size, d)
+	}
+	if err != nil {
+		return s.lostChunk(u, err)
 	}
 	s.seen(key, u.size)
 	s.place(repository, key)
@@ -418,8 +419,10 @@ func (s *Store) ExpireUploads(ctx context.Context) (int, error) {
 	op, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for o := range s.core.ListIncompleteUploads(op, s.name, s.prefix+"repositories/", true) {
-		if o.Err != nil {
-			return n, s.failed(ctx, "listing unfinished uploads", "", o.Err)
+		if err := s.failed(ctx, "listing unfinished uploads", "", o.Err); errors.Is(err, fs.ErrNotExist) {
+			break // some say so of an empty list
+		} else if err != nil {
+			return n, err
 		}
 		if o.Initiated.After(before) {
 			continue
