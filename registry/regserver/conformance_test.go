@@ -8,15 +8,19 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/krmcat/krmcat/registry/regbucket"
 	"github.com/krmcat/krmcat/registry/regdir"
 	"github.com/krmcat/krmcat/registry/regmem"
 	"github.com/krmcat/krmcat/registry/regserver"
@@ -62,6 +66,20 @@ func TestConformance(t *testing.T) {
 		"regmem": func(*testing.T) regstore.Driver { return regmem.New() },
 		"regdir": func(t *testing.T) regstore.Driver {
 			s, err := regdir.Open(t.TempDir(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
+			return s
+		},
+		"regbucket": func(t *testing.T) regstore.Driver {
+			backend := s3mem.New()
+			if err := backend.CreateBucket("registry"); err != nil {
+				t.Fatal(err)
+			}
+			srv := httptest.NewServer(gofakes3.New(backend).Server())
+			t.Cleanup(srv.Close)
+			s, err := regbucket.Open(t.Context(), regbucket.Options{Endpoint: srv.URL, Bucket: "registry", Credentials: regbucket.Credentials{AccessKey: "key", SecretKey: "secret"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -358,7 +376,7 @@ func checkChunks(_ *testing.T, c *client) {
 		c.finished(c.do(http.MethodPut, withQuery(loc, "digest", string(d)), bytes.NewReader(b[at:]), header...), b, d)
 	}
 	loc := c.start()
-	c.do(http.MethodPatch, loc, bytes.NewReader(b[:10]), "Content-Range", "bytes 0-9/3000").want(http.StatusAccepted).wantHeader("Range", "0-9")
+	loc = c.do(http.MethodPatch, loc, bytes.NewReader(b[:10]), "Content-Range", "bytes 0-9/3000").want(http.StatusAccepted).wantHeader("Range", "0-9").location()
 	c.do(http.MethodPatch, loc, bytes.NewReader(b[:10]), "Content-Range", "10-20").want(http.StatusBadRequest).wantCode("SIZE_INVALID")
 	c.do(http.MethodPatch, "/v2/"+repo+"/blobs/uploads/unknown", bytes.NewReader(b)).want(http.StatusNotFound).wantCode("BLOB_UPLOAD_UNKNOWN")
 	c.do(http.MethodPut, "/v2/"+repo+"/blobs/uploads/unknown?digest="+string(d), bytes.NewReader(b)).want(http.StatusNotFound).wantCode("BLOB_UPLOAD_UNKNOWN")
@@ -367,26 +385,29 @@ func checkChunks(_ *testing.T, c *client) {
 func checkOutOfOrder(_ *testing.T, c *client) {
 	b := regtest.Random(6, 3000)
 	d := digest.FromBytes(b)
+	// Clients go on with the latest Location, which may be another one.
 	loc := c.start()
-	wrong := func(method, loc string, at, size int) {
+	wrong := func(method, query string, at, size int) {
 		c.t.Helper()
-		a := c.do(method, loc, bytes.NewReader(b[at:at+1000]), "Content-Range", contentRange(at, 1000)).want(http.StatusRequestedRangeNotSatisfiable)
+		a := c.do(method, loc+query, bytes.NewReader(b[at:at+1000]), "Content-Range", contentRange(at, 1000)).want(http.StatusRequestedRangeNotSatisfiable)
 		want := "0-" + strconv.Itoa(max(size-1, 0))
-		a.wantHeader("Range", want)
-		c.get(a.location()).want(http.StatusNoContent).wantHeader("Range", want)
+		loc = a.wantHeader("Range", want).location()
+		loc = c.get(loc).want(http.StatusNoContent).wantHeader("Range", want).location()
 	}
-	wrong(http.MethodPatch, loc, 1000, 0)
-	c.do(http.MethodPatch, loc, bytes.NewReader(b[:1000]), "Content-Range", "0-999").want(http.StatusAccepted)
-	wrong(http.MethodPatch, loc, 0, 1000)
-	wrong(http.MethodPatch, loc, 2000, 1000)
-	wrong(http.MethodPut, withQuery(loc, "digest", string(d)), 2000, 1000)
-	for _, s := range []string{"", "x", "1000", "1999-1000", "-5", "1000-99999999999999999999"} {
-		if s != "" {
-			c.do(http.MethodPatch, loc, bytes.NewReader(b[1000:2000]), "Content-Range", s).want(http.StatusRequestedRangeNotSatisfiable)
-		}
+	right := func(at int) {
+		c.t.Helper()
+		loc = c.do(http.MethodPatch, loc, bytes.NewReader(b[at:at+1000]), "Content-Range", contentRange(at, 1000)).want(http.StatusAccepted).location()
+	}
+	wrong(http.MethodPatch, "", 1000, 0)
+	right(0)
+	wrong(http.MethodPatch, "", 0, 1000)
+	wrong(http.MethodPatch, "", 2000, 1000)
+	wrong(http.MethodPut, "?digest="+url.QueryEscape(string(d)), 2000, 1000)
+	for _, s := range []string{"x", "1000", "1999-1000", "-5", "1000-99999999999999999999"} {
+		c.do(http.MethodPatch, loc, bytes.NewReader(b[1000:2000]), "Content-Range", s).want(http.StatusRequestedRangeNotSatisfiable)
 	}
 	// What was refused left no trace.
-	c.do(http.MethodPatch, loc, bytes.NewReader(b[1000:2000]), "Content-Range", "1000-1999").want(http.StatusAccepted)
+	right(1000)
 	c.finished(c.do(http.MethodPut, withQuery(loc, "digest", string(d)), bytes.NewReader(b[2000:]), "Content-Range", "2000-2999"), b, d)
 }
 
@@ -405,24 +426,12 @@ func checkStatus(_ *testing.T, c *client) {
 	loc := c.start()
 	c.get(loc).want(http.StatusNoContent).wantHeader("Range", "0-0")
 	a := c.do(http.MethodPatch, loc, strings.NewReader("hello")).want(http.StatusAccepted)
-	a = c.get(a.location()).want(http.StatusNoContent).wantHeader("Range", "0-4")
-	if u, err := url.Parse(a.location()); err != nil || u.Path != mustPath(loc) {
-		c.t.Errorf("Location is %q, want %q", a.location(), loc)
-	}
+	c.get(a.location()).want(http.StatusNoContent).wantHeader("Range", "0-4")
 	c.get(strings.Replace(loc, repo, "other/repository", 1)).want(http.StatusNotFound).wantCode("BLOB_UPLOAD_UNKNOWN")
 }
 
-func mustPath(s string) string {
-	u, err := url.Parse(s)
-	if err != nil {
-		return err.Error()
-	}
-	return u.Path
-}
-
 func checkCancel(_ *testing.T, c *client) {
-	loc := c.start()
-	c.do(http.MethodPatch, loc, strings.NewReader("hello")).want(http.StatusAccepted)
+	loc := c.do(http.MethodPatch, c.start(), strings.NewReader("hello")).want(http.StatusAccepted).location()
 	c.do(http.MethodDelete, loc, nil).want(http.StatusNoContent)
 	c.do(http.MethodDelete, loc, nil).want(http.StatusNotFound).wantCode("BLOB_UPLOAD_UNKNOWN")
 	c.do(http.MethodPatch, loc, strings.NewReader("hello")).want(http.StatusNotFound)
@@ -438,10 +447,9 @@ func checkWrongDigest(_ *testing.T, c *client) {
 		c.do(http.MethodPost, "/v2/"+repo+"/blobs/uploads/?digest="+string(d), bytes.NewReader(b)).want(http.StatusBadRequest).wantCode("DIGEST_INVALID")
 		put(c.start(), b)
 		loc := c.start()
-		c.do(http.MethodPatch, loc, bytes.NewReader(b[:1000]), "Content-Range", "0-999").want(http.StatusAccepted)
+		loc = c.do(http.MethodPatch, loc, bytes.NewReader(b[:1000]), "Content-Range", "0-999").want(http.StatusAccepted).location()
 		put(loc, b[1000:])
-		loc = c.start()
-		c.do(http.MethodPatch, loc, bytes.NewReader(b)).want(http.StatusAccepted)
+		loc = c.do(http.MethodPatch, c.start(), bytes.NewReader(b)).want(http.StatusAccepted).location()
 		put(loc, nil)
 		c.get("/v2/" + repo + "/blobs/" + string(d)).want(http.StatusNotFound)
 		c.do(http.MethodPut, "/v2/"+repo+"/manifests/"+string(d), strings.NewReader("{}")).want(http.StatusBadRequest).wantCode("DIGEST_INVALID")
@@ -457,8 +465,10 @@ func checkMount(_ *testing.T, c *client) {
 	}
 	c.finished(mount("mount="+string(d)+"&from=from/here"), b, d)
 	c.do(http.MethodDelete, "/v2/"+repo+"/blobs/"+string(d), nil).want(http.StatusAccepted)
-	c.finished(mount("mount="+string(d)), b, d) // from any repository
-	c.do(http.MethodDelete, "/v2/"+repo+"/blobs/"+string(d), nil).want(http.StatusAccepted)
+	if a := mount("mount=" + string(d)); a.StatusCode != http.StatusAccepted { // from any repository, which not every storage can tell
+		c.finished(a, b, d)
+		c.do(http.MethodDelete, "/v2/"+repo+"/blobs/"+string(d), nil).want(http.StatusAccepted)
+	}
 	unknown := string(digest.FromString("x"))
 	for _, q := range []string{"mount=" + unknown + "&from=from/here", "mount=" + string(d) + "&from=no/where", "mount=" + string(d) + "&from=NOT//VALID", "mount=" + unknown} {
 		loc := mount(q).want(http.StatusAccepted).location() // and the client uploads
@@ -567,7 +577,11 @@ func checkPushManifestRefused(_ *testing.T, c *client) {
 	c.do(http.MethodPut, "/v2/"+repo+"/manifests/-refused", strings.NewReader("{}")).want(http.StatusBadRequest).wantCode("MANIFEST_INVALID")
 	c.do(http.MethodPut, "/v2/"+repo+"/manifests/sha256:baddigeststring", strings.NewReader("{}")).want(http.StatusBadRequest).wantCode("DIGEST_INVALID")
 	c.get("/v2/" + repo + "/manifests/refused").want(http.StatusNotFound)
-	c.get("/v2/" + repo + "/tags/list").want(http.StatusNotFound)
+	if a := c.get("/v2/" + repo + "/tags/list"); a.StatusCode != http.StatusNotFound {
+		if got, _ := c.tags(""); len(got) != 0 {
+			c.t.Errorf("tags of what was refused: %v", got)
+		}
+	}
 }
 
 func checkTagParameters(_ *testing.T, c *client) {
@@ -809,7 +823,7 @@ func checkSHA512(t *testing.T, c *client) {
 	c.finished(c.do(http.MethodPost, "/v2/"+repo+"/blobs/uploads/?digest="+string(d), bytes.NewReader(b)), b, d)
 	c.do(http.MethodDelete, "/v2/"+repo+"/blobs/"+string(d), nil).want(http.StatusAccepted)
 	loc := c.start()
-	c.do(http.MethodPatch, loc, bytes.NewReader(b[:2000]), "Content-Range", "0-1999").want(http.StatusAccepted)
+	loc = c.do(http.MethodPatch, loc, bytes.NewReader(b[:2000]), "Content-Range", "0-1999").want(http.StatusAccepted).location()
 	c.finished(c.do(http.MethodPut, withQuery(loc, "digest", string(d)), bytes.NewReader(b[2000:]), "Content-Range", "2000-4999"), b, d)
 	c.get("/v2/" + repo + "/blobs/" + string(digest.FromBytes(b))).want(http.StatusNotFound)
 
