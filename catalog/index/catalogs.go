@@ -32,9 +32,8 @@ type CatalogVersion struct {
 	Published  time.Time     `json:"published"`
 	Signed     bool          `json:"signed"` // a signature is attached; it was not verified
 
-	semver   *semver.Version
-	snapshot bool
-	foreign  int
+	semver  *semver.Version
+	foreign int
 }
 
 // CatalogListing is a catalog that can be fetched by its name.
@@ -83,7 +82,6 @@ func (x *Index) catalogVersions(ctx context.Context, q querier, name string) ([]
 		}
 		v.Document, v.Size, v.Functions, v.Signed = s.Document, s.Size, len(s.Functions), signatures > 0
 		v.semver, _ = ParseRelease(v.Tag)
-		v.snapshot = SnapshotTag.MatchString(v.Tag)
 		v.foreign = b2i(!slices.Contains(strings.Split(v.Repository, "/"), Slug(name)))
 		list = append(list, v)
 	}
@@ -92,8 +90,8 @@ func (x *Index) catalogVersions(ctx context.Context, q querier, name string) ([]
 }
 
 // compareCatalogVersions puts first what the name stands for: in a repository
-// of that name before others, a release before a dated snapshot, that before
-// latest, and latest before other tags; the newest of each first.
+// of that name before others, a release before latest, that before other tags,
+// and dated snapshots after them; the newest of each first.
 func compareCatalogVersions(a, b CatalogVersion) int {
 	byVersion := 0
 	if a.semver != nil && b.semver != nil {
@@ -108,18 +106,32 @@ func compareCatalogVersions(a, b CatalogVersion) int {
 	)
 }
 
+// current reports whether a version may stand for a catalog that would
+// otherwise be made of a publisher's functions: a dated snapshot may not.
+func (v CatalogVersion) current() bool { return v.class() < versionSnapshot }
+
+// Classes of versions, from the one that a name stands for.
+const (
+	versionRelease = iota
+	versionLatest
+	versionOther
+	versionSnapshot
+	versionPrerelease
+)
+
 func (v CatalogVersion) class() int {
+	release, ok := ParseRelease(v.Tag)
 	switch {
-	case v.semver != nil && v.semver.Prerelease() == "":
-		return 0
-	case v.snapshot:
-		return 1
+	case ok && release.Prerelease() != "":
+		return versionPrerelease
+	case ok:
+		return versionRelease
+	case SnapshotTag.MatchString(v.Tag):
+		return versionSnapshot
 	case v.Tag == "latest":
-		return 2
-	case v.semver == nil:
-		return 3
+		return versionLatest
 	}
-	return 4
+	return versionOther
 }
 
 // projectCatalog writes what a catalog's name stands for.
@@ -163,7 +175,8 @@ func (x *Index) projectCatalog(ctx context.Context, tx *sql.Tx, name string) err
 
 // Catalogs lists the catalogs that can be fetched, by their names: those that
 // were pushed, and one of everything of each publisher. Where both have the
-// same name, the pushed one has it if its repository has the name too.
+// same name, the pushed one has it if its repository has the name too, and it
+// is more than dated snapshots of the other.
 func (x *Index) Catalogs(ctx context.Context) ([]*CatalogListing, error) {
 	if !x.schemaOK.Load() {
 		return nil, fmt.Errorf("%w: its database does not answer", ErrNotReady)
@@ -186,11 +199,18 @@ func (x *Index) Catalogs(ctx context.Context) ([]*CatalogListing, error) {
 			return nil, err
 		}
 		own := byName[c.Name]
-		if own == nil || !isForeign(c.Name, c.Versions[0].Repository) {
+		if own == nil {
 			byName[c.Name] = &c
 			continue
 		}
 		own.Versions = c.Versions
+		if i := slices.IndexFunc(c.Versions, CatalogVersion.current); i >= 0 && !isForeign(c.Name, c.Versions[i].Repository) {
+			// The version that stands for the catalog comes first.
+			v := c.Versions[i]
+			c.Versions = slices.Insert(slices.Delete(c.Versions, i, i+1), 0, v)
+			c.Functions = v.Functions
+			byName[c.Name] = &c
+		}
 	}
 	list := make([]*CatalogListing, 0, len(byName))
 	for _, c := range byName {

@@ -122,7 +122,8 @@ func (x *Index) Catalog(ctx context.Context, name string) (*Document, error) {
 		if name == CatalogAll {
 			return x.compose(ctx, q, CatalogAll, nil, "")
 		}
-		doc, err := x.pushed(ctx, q, name, func(v CatalogVersion) bool { return true })
+		// Snapshots of a publisher's functions do not stand for them.
+		doc, err := x.pushed(ctx, q, name, CatalogVersion.current)
 		if err == nil && !isForeign(name, doc.Repository) {
 			doc.Immutable = false
 			return doc, nil
@@ -130,12 +131,16 @@ func (x *Index) Catalog(ctx context.Context, name string) (*Document, error) {
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return nil, err
 		}
-		made, merr := x.compose(ctx, q, name, []string{name}, "")
-		if errors.Is(merr, ErrNotFound) && err == nil {
-			doc.Immutable = false
-			return doc, nil
+		made, err := x.compose(ctx, q, name, []string{name}, "")
+		if !errors.Is(err, ErrNotFound) {
+			return made, err
 		}
-		return made, merr
+		doc, err = x.pushed(ctx, q, name, func(CatalogVersion) bool { return true })
+		if err != nil {
+			return nil, err
+		}
+		doc.Immutable = false
+		return doc, nil
 	})
 }
 
@@ -180,7 +185,7 @@ func (x *Index) pushed(ctx context.Context, q querier, name string, want func(Ca
 		}
 		return &Document{
 			Name: name, Data: data, Modified: v.Published, Repository: v.Repository, Tag: v.Tag,
-			Immutable: v.snapshot || v.semver != nil,
+			Immutable: v.semver != nil || SnapshotTag.MatchString(v.Tag),
 		}, nil
 	}
 	return nil, fmt.Errorf("catalog %s: %w", name, ErrNotFound)

@@ -621,8 +621,27 @@ func testSnapshots(t *testing.T, open opener) {
 	if err != nil || string(doc.Data) != recent.layers[0].data {
 		t.Errorf("Snapshot by digest = %+v, %v", doc, err)
 	}
+	// What is current: the tag latest, or, without it, the newest snapshot.
+	s.remove("catalogs/acme", "latest")
 	if doc, err = s.x.Catalog(t.Context(), "acme"); err != nil || doc.Tag != "v20260102" || doc.Immutable {
 		t.Errorf("Catalog = %+v, %v; want the newest snapshot", doc, err)
+	}
+	// Snapshots do not stand for the functions of a publisher, who goes on
+	// publishing; a catalog that the publisher curates does.
+	s.push("acme/set-labels", setLabels.artifact(), "v1.0.0")
+	if doc, err = s.x.Catalog(t.Context(), "acme"); err != nil || doc.Repository != "" || !strings.Contains(string(doc.Data), "SetLabels") {
+		t.Errorf("Catalog = %+v, %v; want what acme has released", doc, err)
+	}
+	list, err := s.x.Catalogs(t.Context())
+	if err != nil || len(list) != 1 || list[0].Pushed() || len(list[0].Versions) != 2 {
+		t.Errorf("Catalogs = %+v, %v", list, err)
+	}
+	s.push("catalogs/acme", old, "latest")
+	if doc, err = s.x.Catalog(t.Context(), "acme"); err != nil || doc.Tag != "latest" {
+		t.Errorf("Catalog = %+v, %v; want latest", doc, err)
+	}
+	if list, err = s.x.Catalogs(t.Context()); err != nil || len(list) != 1 || !list[0].Pushed() || list[0].Versions[0].Tag != "latest" {
+		t.Errorf("Catalogs = %+v, %v", list, err)
 	}
 }
 
