@@ -13,12 +13,16 @@ import (
 // answers no whenever it is not sure. Without it the validator does the same,
 // several times slower.
 func (v *Validator) clean(data []byte) bool {
-	if v.Limits != (yamlpos.Limits{}) || len(data) > maxClean || v.slow {
+	if v.Limits != (yamlpos.Limits{}) || v.slow {
 		return false
 	}
 	// Nothing that is read here outlives this call, and data is not changed
 	// meanwhile: a copy of a large catalog would be a tenth of the memory.
-	docs, ok := fastyaml.Documents(unsafe.String(unsafe.SliceData(data), len(data)))
+	text := unsafe.String(unsafe.SliceData(data), len(data))
+	if !v.Limits.Within(text) {
+		return false
+	}
+	docs, ok := fastyaml.Documents(text)
 	if !ok || len(docs) == 0 {
 		return false
 	}
@@ -31,10 +35,6 @@ func (v *Validator) clean(data []byte) bool {
 	}
 	return true
 }
-
-// maxClean is the size up to which the fast reader is tried, that of the
-// default limit.
-const maxClean = 64 << 20
 
 // acceptor checks values against a schema and only says whether all is well.
 // It knows the keywords that the embedded schemas use.

@@ -29,6 +29,7 @@ type Limits struct {
 	Bytes     int // size of the input; default 64 MiB
 	Depth     int // nesting of mappings and sequences; default 100
 	Documents int // documents in the input; default 100,000
+	Values    int // keys, values and lines, by a quick estimate from above; default 6,000,000
 	Expanded  int // values that aliases and merge keys add to one document; default 100,000
 	Problems  int // problems reported before reading stops; default 1,000
 }
@@ -37,6 +38,7 @@ func (l Limits) withDefaults() Limits {
 	l.Bytes = cmp.Or(l.Bytes, 64<<20)
 	l.Depth = cmp.Or(l.Depth, 100)
 	l.Documents = cmp.Or(l.Documents, 100_000)
+	l.Values = cmp.Or(l.Values, 6_000_000)
 	l.Expanded = cmp.Or(l.Expanded, 100_000)
 	l.Problems = cmp.Or(l.Problems, 1_000)
 	return l
@@ -118,7 +120,7 @@ func Parse(name string, data []byte, limits Limits) (*File, []Problem) {
 	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
 	f.text = string(data)
 	f.lines = lineStarts(f.text)
-	if p.checkEncoding() {
+	if p.checkEncoding() && p.checkValues() {
 		p.parse()
 	}
 	slices.SortStableFunc(p.problems, func(a, b Problem) int {
@@ -179,6 +181,33 @@ func (p *parser) checkEncoding() bool {
 		i += n
 	}
 	return true
+}
+
+// checkValues refuses text that would take hundreds of times its own size as
+// nodes, such as millions of empty items. Every value ends with one of these
+// characters or at the end.
+func (p *parser) checkValues() bool {
+	if estimate(p.file.text) <= p.limits.Values {
+		return true
+	}
+	p.problem(Problem{Kind: Limit, Line: 1, Column: 1, Message: fmt.Sprintf("the input has more than %d lines, fields and items", p.limits.Values),
+		Fix: "split it into several files"})
+	return false
+}
+
+func estimate(text string) int {
+	n := 0
+	for _, c := range []string{"\n", ",", ":", "[", "{"} {
+		n += strings.Count(text, c)
+	}
+	return n
+}
+
+// Within tells whether a text keeps within the limits on bytes and values. The
+// others show only when it is read.
+func (l Limits) Within(text string) bool {
+	l = l.withDefaults()
+	return len(text) <= l.Bytes && estimate(text) <= l.Values
 }
 
 // looksLike names common kinds of files that are fetched by mistake.

@@ -224,8 +224,8 @@ func (in input) read(stdin io.Reader) ([]byte, error) {
 		r = f
 		// Growing a buffer step by step would double the memory that a large
 		// catalog takes.
-		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() < maxInput {
-			b.Grow(int(info.Size()) + bytes.MinRead)
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			b.Grow(int(min(info.Size(), maxInput)) + bytes.MinRead)
 		}
 	}
 	if _, err := b.ReadFrom(io.LimitReader(r, maxInput)); err != nil {
