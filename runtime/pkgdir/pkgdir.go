@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/krmcat/krmcat/runtime/resourcelist"
 )
@@ -27,6 +28,10 @@ const (
 	MaxFile  = 64 << 20
 	MaxFiles = 100_000
 )
+
+// keepParsed is the size of the files up to which they stay parsed until they
+// are written.
+const keepParsed = 2 << 20
 
 // ErrCollision means that an item would be written over something that is no
 // resource of the directory, or over another item.
@@ -151,7 +156,19 @@ func (d *Dir) read() error {
 		reason string
 		err    error
 	}, len(paths))
-	resourcelist.Parallel(len(paths), func(i int) { read[i].file, read[i].reason, read[i].err = d.readFile(paths[i]) })
+	var total atomic.Int64
+	resourcelist.Parallel(len(paths), func(i int) {
+		f, reason, err := d.readFile(paths[i])
+		read[i].file, read[i].reason, read[i].err = f, reason, err
+		if f == nil || total.Add(int64(len(f.data))) <= keepParsed {
+			return
+		}
+		for _, doc := range f.docs {
+			if doc.item != nil {
+				doc.item.Forget()
+			}
+		}
+	})
 	for i, r := range read {
 		switch {
 		case r.err != nil:

@@ -22,6 +22,21 @@ type Item struct {
 	// parsed is the node of an item that was just read, for the first who
 	// asks: what functions changed is looked at again when it is written.
 	parsed atomic.Pointer[yaml.Node]
+	// source is the document that the item was made of, parsed, for
+	// [Preserve].
+	source atomic.Pointer[source]
+}
+
+type source struct {
+	text []byte
+	doc  *yaml.Node
+}
+
+// Forget drops what was kept of parsing the item, which is only there to save
+// time. Parsed YAML takes about twenty times the space of its text.
+func (it *Item) Forget() {
+	it.parsed.Store(nil)
+	it.source.Store(nil)
 }
 
 // Meta is what the orchestrator needs to know of a resource.

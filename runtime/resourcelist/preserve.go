@@ -22,9 +22,9 @@ func Preserve(doc []byte, item *Item) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var d yaml.Node
 	text := normalise(doc)
-	if err := unmarshal(text, &d); err != nil {
+	d, err := parsedSource(text, item)
+	if err != nil {
 		return nil, err
 	}
 	if len(d.Content) != 1 || d.Content[0].Kind != yaml.MappingNode {
@@ -32,7 +32,7 @@ func Preserve(doc []byte, item *Item) ([]byte, error) {
 	}
 	old := d.Content[0]
 	stripInternal(want, old)
-	out, err := preserve(text, &d, old, want)
+	out, err := preserve(text, d, old, want)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +43,18 @@ func Preserve(doc []byte, item *Item) ([]byte, error) {
 		out = append([]byte("\ufeff"), out...)
 	}
 	return out, nil
+}
+
+// parsedSource parses a document, or takes what is left of parsing it when the
+// item was read.
+func parsedSource(text []byte, item *Item) (*yaml.Node, error) {
+	if origin := item.Origin(); origin != nil {
+		if s := origin.source.Swap(nil); s != nil && bytes.Equal(s.text, text) {
+			return s.doc, nil
+		}
+	}
+	var d yaml.Node
+	return &d, unmarshal(text, &d)
 }
 
 // Strip is the item as a document without the orchestrator's annotations: the

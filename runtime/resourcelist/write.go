@@ -222,7 +222,9 @@ func FromDocument(doc []byte, path string, index int) (*Item, error) {
 			return nil, fmt.Errorf("%s: %w", meta.ID(), err)
 		}
 	}
-	if it.wire == nil {
+	if it.wire != nil {
+		it.source.Store(&source{text, &d})
+	} else {
 		clearFlow(n)
 		n.HeadComment = joinComments(d.HeadComment, n.HeadComment)
 		if path != "" {
