@@ -2,6 +2,7 @@ package openapi_test
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -83,5 +84,31 @@ func TestCases(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestCompileErrors shows schemas that no value is checked against.
+func TestCompileErrors(t *testing.T) {
+	t.Parallel()
+	for _, def := range []string{
+		"", "[", "null", "5", "{} {}", `{"type": "bool"}`, `{"$ref": "file:///etc/passwd"}`, `{"properties": {"a": {"$ref": "#"}}}`,
+		`{"properties": {"a": {"pattern": "(?!x)"}}}`, `{"required": "a"}`, `{"items": [{}]}`, `{"x-kubernetes-validations": [{"rule": 5}]}`,
+		strings.Repeat(`{"properties": {"a": `, 100) + "{}" + strings.Repeat("}}", 100),
+		`{"description": "` + strings.Repeat("a", 5<<20) + `"}`,
+	} {
+		if _, err := openapi.Compile(json.RawMessage(def)); !errors.Is(err, openapi.ErrSchema) {
+			t.Errorf("%.60q: got %v, want ErrSchema", def, err)
+		}
+	}
+	// Schemas that are not structural are used all the same.
+	for _, def := range []string{`{}`, `{"properties": {"a": {}}}`, `{"type": "object", "additionalProperties": false}`} {
+		s, err := openapi.Compile(json.RawMessage(def))
+		if err != nil {
+			t.Errorf("%s: %v", def, err)
+			continue
+		}
+		if _, err := s.Validate(t.Context(), "f", []byte("a: 1\n")); err != nil {
+			t.Errorf("%s: %v", def, err)
+		}
 	}
 }
