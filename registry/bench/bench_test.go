@@ -30,7 +30,7 @@ func TestLoad(t *testing.T) {
 			t.Errorf("got %+v", r)
 		}
 	}
-	if err := referrersOf(t.Context(), s, options{Workers: 4}); err != nil {
+	if err := referrersOf(t.Context(), s, options{Artifacts: 12, Workers: 4}); err != nil {
 		t.Error(err)
 	}
 }

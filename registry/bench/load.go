@@ -225,7 +225,7 @@ func referrersOf(ctx context.Context, s *server, o options) error {
 				return err
 			}
 		}
-		times, errs, _ := inParallel(o.Workers, 2000, func(int) error {
+		times, errs, _ := inParallel(o.Workers, 4*o.Artifacts, func(int) error {
 			return s.get(ctx, "/v2/referrers/of/referrers/"+string(subject.Digest))
 		})
 		if len(errs) > 0 {
