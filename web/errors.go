@@ -131,7 +131,7 @@ func writeJSON(w http.ResponseWriter, r *http.Request, v any) error {
 		return err
 	}
 	if w.Header().Get("Cache-Control") == "" {
-		w.Header().Set("Cache-Control", "public, max-age=30")
+		w.Header().Set("Cache-Control", "no-cache")
 	}
 	write(w, r, http.StatusOK, api.MediaTypeJSON, b.Bytes())
 	return nil

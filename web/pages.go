@@ -37,9 +37,10 @@ func (s *server) site(r *http.Request, title string) ui.Site {
 	return ui.Site{Name: s.opts.Name, Title: title, Version: s.opts.Version, Path: path, Base: s.base(r)}
 }
 
-// pageCache lets browsers keep a page for a moment.
+// pageCache lets browsers show a page again only after asking: what is pushed
+// shows at once.
 func pageCache(w http.ResponseWriter) {
-	w.Header().Set("Cache-Control", "public, max-age=10")
+	w.Header().Set("Cache-Control", "no-cache")
 }
 
 func (s *server) home(w http.ResponseWriter, r *http.Request) error {

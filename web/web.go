@@ -41,8 +41,6 @@ type Index interface {
 type Options struct {
 	// Registry is served under /v2/.
 	Registry http.Handler
-	// Metrics is served at /metrics; nil is nothing there.
-	Metrics http.Handler
 	// Observe is told of every request that was answered, with the pattern
 	// of its route.
 	Observe func(method, route string, status int, seconds float64)
@@ -132,9 +130,6 @@ func (s *server) routes() http.Handler {
 		get("/api/*", func(http.ResponseWriter, *http.Request) error {
 			return &httpError{status: http.StatusNotFound, msg: "no such endpoint", fix: "see /openapi.yaml for all of them"}
 		})
-		if s.opts.Metrics != nil {
-			r.Handle("/metrics", s.opts.Metrics)
-		}
 	})
 
 	// For people.

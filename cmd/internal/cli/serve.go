@@ -34,6 +34,7 @@ type serveOptions struct {
 	Storage       string
 	Listen        string
 	AddrFile      string
+	MetricsListen string
 	ExternalURL   string
 	Name          string
 	ReadOnly      bool
@@ -91,6 +92,7 @@ wrong flags, 8 if the address or the folder is in use, 1 if it cannot be served.
 	addStorage(cmd, &opts.Storage)
 	f.StringVar(&opts.Listen, "listen", "localhost:8080", "`address` to listen on; port 0 is any free one")
 	f.StringVar(&opts.AddrFile, "addr-file", "", "`file` to write the address to once the server answers")
+	f.StringVar(&opts.MetricsListen, "metrics-listen", "", "second `address`, at which Prometheus gets /metrics (default: nowhere)")
 	f.StringVar(&opts.ExternalURL, "external-url", "", "`URL` at which clients reach the server, if that is not the address")
 	f.StringVar(&opts.Name, "name", "krmcat", "`name` of the site")
 	f.BoolVar(&opts.ReadOnly, "read-only", false, "refuse every push and deletion")
@@ -143,6 +145,16 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 		return err
 	}
 	defer l.Close()
+	var ml net.Listener
+	if opts.MetricsListen != "" {
+		if _, _, err := net.SplitHostPort(opts.MetricsListen); err != nil {
+			return usagef("--metrics-listen %s: write HOST:PORT, such as localhost:9090", opts.MetricsListen)
+		}
+		if ml, err = listen(ctx, opts.MetricsListen); err != nil {
+			return err
+		}
+		defer ml.Close()
+	}
 
 	store, err := openStorage(ctx, e, opts.Storage, dir, opts.ReadOnly, log)
 	if err != nil {
@@ -164,8 +176,14 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	reg := regserver.New(store, &regserver.Options{
 		Log: log, Observer: x, Admission: admit, ReadOnly: opts.ReadOnly, Authorize: authorize, ImmutableTags: immutableTag,
 	})
+	metrics := newServerMetrics(x.Stats)
+	if ml != nil {
+		log.InfoContext(ctx, "serving metrics", "url", "http://"+ml.Addr().String()+"/metrics")
+		go metrics.serve(background, ml, log)
+	}
 	var stopping atomic.Bool
 	handler, err := web.New(x, &web.Options{
+		Observe:  metrics.observe,
 		Registry: reg, Log: log, ExternalURL: external, Name: opts.Name, Version: version.String(),
 		Ready: func(context.Context) error {
 			if stopping.Load() {
