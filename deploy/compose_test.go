@@ -1,0 +1,337 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// compose is what the test needs of a compose file.
+type compose struct {
+	Services map[string]struct {
+		Command     []string
+		Environment map[string]string
+	}
+}
+
+func readCompose(t *testing.T) compose {
+	t.Helper()
+	data, err := os.ReadFile("compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c compose
+	if err := yaml.Unmarshal(data, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// variable is a variable of a compose file.
+var variable = regexp.MustCompile(`\$\{(\w+)[^}]*\}`)
+
+// TestCompose starts what compose.yaml says, with its arguments and its
+// variables, as programs on this machine: two servers, MinIO and PostgreSQL.
+func TestCompose(t *testing.T) {
+	t.Parallel()
+	minio, err := find("MINIO", "minio")
+	if err != nil {
+		require(t, err.Error())
+	}
+	c := readCompose(t)
+	secrets := map[string]string{"S3_PASSWORD": "s3-password", "DB_PASSWORD": "db-password"}
+	hosts := map[string]string{"minio:9000": freeAddress(t), "postgres:5432": freeAddress(t)}
+	expand := func(s string) string {
+		s = variable.ReplaceAllStringFunc(s, func(v string) string { return secrets[variable.FindStringSubmatch(v)[1]] })
+		for from, to := range hosts {
+			s = strings.ReplaceAll(s, from, to)
+		}
+		return s
+	}
+	environment := func(service string) []string {
+		env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+		for k, v := range c.Services[service].Environment {
+			env = append(env, k+"="+expand(v))
+		}
+		return env
+	}
+	startPostgres(t, hosts["postgres:5432"])
+	start(t, environment("minio"), minio, append([]string{"--quiet"}, replace(c.Services["minio"].Command, map[string]string{"/data": t.TempDir(), "server": "server --address " + hosts["minio:9000"]})...)...)
+	await(t, "MinIO", func() bool { return status("http://"+hosts["minio:9000"]+"/minio/health/ready", "") == http.StatusOK })
+
+	krmcat := filepath.Join(t.TempDir(), "krmcat")
+	build := exec.Command("go", "build", "-o", krmcat, "../cmd/krmcat")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	users := filepath.Join(t.TempDir(), "users")
+	// ci has the password secret.
+	if err := os.WriteFile(users, []byte("ci:$2a$06$.PRQY7TBvDXmyFKjzUNZv.dfcgM4BPw23QMzvHy6Sv9y7rVvUKCau\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serve := func(service string) (string, *exec.Cmd) {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "addr")
+		args := slices.Clone(c.Services[service].Command)
+		for i, a := range args {
+			a = expand(a)
+			a = strings.Replace(a, "--data=/data", "--data="+filepath.Join(t.TempDir(), "none"), 1)
+			a = strings.Replace(a, "--listen=:8080", "--listen=127.0.0.1:0", 1)
+			args[i] = strings.Replace(a, "/etc/krmcat/users", users, 1)
+		}
+		cmd := start(t, environment(service), krmcat, append(args, "--addr-file="+file)...)
+		var addr string
+		await(t, service, func() bool {
+			b, err := os.ReadFile(file)
+			addr = strings.TrimSpace(string(b))
+			return err == nil && status("http://"+addr+"/readyz", "") == http.StatusOK
+		})
+		return addr, cmd
+	}
+	a, stopping := serve("krmcat-a")
+	b, _ := serve("krmcat-b")
+
+	publish := func(addr, tag, catalog string) error {
+		home := t.TempDir()
+		file := filepath.Join(home, "catalog.yaml")
+		if err := os.WriteFile(file, []byte(catalog), 0o600); err != nil {
+			return err
+		}
+		for _, args := range [][]string{{"login", addr, "-u", "ci", "--password-stdin"}, {"publish", file, addr + "/catalogs/tools:" + tag, "--sign=false"}} {
+			cmd := exec.Command(krmcat, args...)
+			cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
+			cmd.Stdin = strings.NewReader("secret\n")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("krmcat %s: %w\n%s", args[0], err, out)
+			}
+		}
+		return nil
+	}
+	shows := func(addr, text string) func() bool {
+		return func() bool { return status("http://"+addr+"/catalogs/tools/catalog.yaml", text) == http.StatusOK }
+	}
+	if err := publish(a, "v1.0.0", catalogOf("first words")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the catalog through the same server", shows(a, "first words"))
+	await(t, "the catalog through the other server", shows(b, "first words"))
+	if err := publish(b, "v1.0.0", catalogOf("other words")); err == nil {
+		t.Error("a release was published twice")
+	}
+
+	// One server goes, the other one goes on; a new one has everything.
+	if err := stopping.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := publish(b, "v1.1.0", catalogOf("second words")); err != nil {
+		t.Fatal(err)
+	}
+	a, _ = serve("krmcat-a")
+	await(t, "the catalog through a new server", shows(a, "second words"))
+	if len(c.Services["proxy"].Command) == 0 {
+		t.Error("nothing is in front of the servers")
+	}
+}
+
+func catalogOf(words string) string {
+	return `apiVersion: config.kubernetes.io/v1alpha1
+kind: KRMFunctionCatalog
+metadata:
+  name: tools
+spec:
+  krmFunctions:
+  - group: example.com
+    names:
+      kind: Other
+    description: ` + words + `
+    publisher: acme
+    versions:
+    - name: v1
+      schema:
+        openAPIV3Schema:
+          type: object
+      idempotent: true
+      runtime:
+        starlark:
+          uri: https://example.com/main.star
+          sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
+      usage: https://example.com/README.md
+      examples: [https://example.com/example.md]
+      license: Apache 2.0
+`
+}
+
+// replace replaces whole arguments; spaces in the new one part arguments.
+func replace(args []string, with map[string]string) []string {
+	var out []string
+	for _, a := range args {
+		if to, ok := with[a]; ok {
+			out = append(out, strings.Fields(to)...)
+		} else {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// find finds a program in $KRMCAT_VARIABLE, on the path, where go install puts
+// it, or where Debian has PostgreSQL's.
+func find(variable, name string) (string, error) {
+	if path := os.Getenv("KRMCAT_" + variable); path != "" {
+		return path, nil
+	}
+	// Debian has wrappers of PostgreSQL's programs on the path.
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
+		return found[len(found)-1], nil
+	}
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		path := filepath.Join(home, "go", "bin", name)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed (docs/storage.md says how)", name)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }() // for the program to take
+	return l.Addr().String()
+}
+
+// start starts a program that ends with the test.
+func start(t *testing.T, env []string, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, program, args...)
+	var out bytes.Buffer
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &out, &out
+	if err := cmd.Start(); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("%s:\n%s", filepath.Base(program), &out)
+		}
+	})
+	return cmd
+}
+
+// startPostgres starts a cluster of its own with the user and the database
+// krmcat, which asks for the password.
+func startPostgres(t *testing.T, address string) {
+	t.Helper()
+	programs := map[string]string{"initdb": "", "postgres": "", "createdb": ""}
+	for name := range maps.Clone(programs) {
+		path, err := find("POSTGRES_"+strings.ToUpper(name), name)
+		if err == nil {
+			path, err = filepath.EvalSymlinks(path)
+		}
+		if err != nil {
+			require(t, err.Error())
+		}
+		programs[name] = path
+	}
+	dir, err := os.MkdirTemp("", "krmcat-pg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // in the system's folder for such things
+	password := filepath.Join(dir, "password")
+	if err := os.WriteFile(password, []byte("db-password\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	attr := &syscall.SysProcAttr{}
+	if os.Getuid() == 0 { // which PostgreSQL refuses to be
+		u, err := user.Lookup("nobody")
+		if err != nil {
+			t.Fatal(err)
+		}
+		uid, _ := strconv.Atoi(u.Uid) // a number on Linux
+		gid, _ := strconv.Atoi(u.Gid)
+		for _, f := range []string{dir, password} {
+			if err := os.Chown(f, uid, gid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)} //nolint:gosec // of the system
+	}
+	data := filepath.Join(dir, "data")
+	initdb := exec.Command(programs["initdb"], "-D", data, "-A", "scram-sha-256", "--pwfile", password, "-U", "krmcat", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
+	initdb.Dir, initdb.SysProcAttr = dir, attr
+	if out, err := initdb.CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := exec.Command(programs["postgres"], "-D", data, "-k", dir, "-p", port, "-c", "listen_addresses="+host, "-c", "fsync=off")
+	server.Dir, server.SysProcAttr = dir, attr
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGQUIT) // at once; gone already, perhaps
+		_ = server.Wait()
+	})
+	await(t, "PostgreSQL", func() bool {
+		createdb := exec.Command(programs["createdb"], "-h", host, "-p", port, "-U", "krmcat", "-w", "krmcat")
+		createdb.Env = []string{"PGPASSWORD=db-password"}
+		out, err := createdb.CombinedOutput()
+		return err == nil || strings.Contains(string(out), "already exists")
+	})
+}
+
+// status is the status of a page; 0 if there is none, or it lacks a text.
+func status(url, text string) int {
+	client := &http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get(url)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = resp.Body.Close() }() // only read
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(b), text) {
+		return 0
+	}
+	return resp.StatusCode
+}
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(90 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: waited in vain", what)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
