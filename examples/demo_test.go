@@ -134,3 +134,28 @@ func TestDemoUnbuilt(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// Where nothing can be installed, make test says what is missing.
+func TestToolsElsewhere(t *testing.T) {
+	bin := t.TempDir()
+	for _, tool := range []string{"id", "ls"} {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(bin, tool)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(sh, "../.ci/tools")
+	cmd.Env = []string{"PATH=" + bin}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !strings.Contains(string(out), "which are not here: podman") || !strings.Contains(string(out), "go test ./...") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
