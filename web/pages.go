@@ -10,7 +10,6 @@ import (
 
 	"github.com/krmcat/krmcat/catalog"
 	"github.com/krmcat/krmcat/catalog/index"
-	"github.com/krmcat/krmcat/schema"
 	"github.com/krmcat/krmcat/web/ui"
 )
 
@@ -444,23 +443,21 @@ func (s *server) catalogPage(w http.ResponseWriter, r *http.Request) error {
 // entries lists what is in a catalog, with links to what this site has a page
 // of.
 func (s *server) entries(r *http.Request, doc *index.Document) ([]ui.Link, error) {
-	read, err := catalog.Read(r.Context(), catalog.Location{}, doc.Name, doc.Data, catalog.ReadOptions{Level: schema.Consume})
+	functions, err := doc.Functions(r.Context())
 	if err != nil {
 		return nil, err
 	}
 	var out []ui.Link
-	for _, d := range read.AsCatalog().Definitions {
-		found, err := s.index.Search(r.Context(), index.Query{Group: d.Group, Kind: d.Kind, Limit: 1})
+	for _, f := range functions {
+		found, err := s.index.Search(r.Context(), index.Query{Group: f.Group, Kind: f.Kind, Limit: 1})
 		if err != nil {
 			return nil, err
 		}
-		for _, v := range d.Versions {
-			l := ui.Link{Text: catalog.GroupVersionKind{Group: d.Group, Version: v.Name, Kind: d.Kind}.String()}
-			if found.Total > 0 {
-				l.Path = functionPath(d.Group, d.Kind)
-			}
-			out = append(out, l)
+		l := ui.Link{Text: f.String()}
+		if found.Total > 0 {
+			l.Path = functionPath(f.Group, f.Kind)
 		}
+		out = append(out, l)
 	}
 	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/schema"
 )
 
 // Document is a catalog as it is served. It is not to be changed.
@@ -25,6 +26,22 @@ type Document struct {
 	Repository, Tag string
 	// Immutable says that there will never be other bytes by this name.
 	Immutable bool
+}
+
+// Functions lists the types of functionConfigs that the catalog has functions
+// for, in its order.
+func (d *Document) Functions(ctx context.Context) ([]catalog.GroupVersionKind, error) {
+	doc, err := catalog.Read(ctx, catalog.Location{}, d.Name, d.Data, catalog.ReadOptions{Level: schema.Consume})
+	if err != nil {
+		return nil, err
+	}
+	var list []catalog.GroupVersionKind
+	for _, def := range doc.AsCatalog().Definitions {
+		for _, v := range def.Versions {
+			list = append(list, catalog.GroupVersionKind{Group: def.Group, Version: v.Name, Kind: def.Kind})
+		}
+	}
+	return list, nil
 }
 
 // Names of catalogs that are made from releases, besides those of publishers.
