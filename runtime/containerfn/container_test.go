@@ -32,7 +32,29 @@ import (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	fntest.Cleanup()
+	removeImages()
 	os.Exit(code)
+}
+
+// removeImages removes what the tests have pulled from their own registries.
+func removeImages() {
+	for _, name := range Engines {
+		x := &Executor{Engine: name, Env: os.Environ()}
+		e, err := x.engine()
+		if err != nil {
+			continue
+		}
+		out, err := exec.Command(e.path, "images", "--all", "--format", "{{.ID}} {{.Repository}}").Output()
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(out)) {
+			id, repo, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if strings.HasPrefix(repo, "127.0.0.1:") && strings.HasSuffix(repo, "/krmcat/testfn") {
+				_ = exec.Command(e.path, "rmi", "--force", id).Run()
+			}
+		}
+	}
 }
 
 // image is the test function as an image made from scratch: no /etc/passwd,
