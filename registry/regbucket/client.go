@@ -286,20 +286,23 @@ func (b *bucket) list(ctx context.Context, prefix, after string, all bool, page 
 		// Stopping early has to end the listing too.
 		op, cancel := context.WithCancel(ctx)
 		defer cancel()
+		// However long a list is, the next entry comes soon.
+		late := time.AfterFunc(b.timeout, cancel)
+		defer late.Stop()
 		for o := range b.core.ListObjectsIter(op, b.name, minio.ListObjectsOptions{Prefix: prefix, StartAfter: after, Recursive: all, MaxKeys: page}) {
 			if o.Err != nil {
 				yield(minio.ObjectInfo{}, b.failed(ctx, "listing", prefix, o.Err))
 				return
 			}
-			if o.Key == prefix && strings.HasSuffix(prefix, "/") {
-				continue // a "folder" that some tool made
-			}
-			if !yield(o, nil) {
+			late.Stop()
+			// A "folder" that some tool made is no entry.
+			if (o.Key != prefix || !strings.HasSuffix(prefix, "/")) && !yield(o, nil) {
 				return
 			}
+			late.Reset(b.timeout)
 		}
-		if ctx.Err() != nil {
-			yield(minio.ObjectInfo{}, ctx.Err())
+		if op.Err() != nil {
+			yield(minio.ObjectInfo{}, b.failed(ctx, "listing", prefix, op.Err()))
 		}
 	}
 }

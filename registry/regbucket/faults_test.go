@@ -122,7 +122,7 @@ func TestBrokenAnswers(t *testing.T) {
 func TestHungStorage(t *testing.T) {
 	t.Parallel()
 	p, cfg := newProxy(t, fake(t))
-	cfg.Timeout, cfg.Attempts, cfg.CacheTTL = 200*time.Millisecond, 2, -1
+	cfg.Timeout, cfg.Attempts, cfg.CacheTTL = time.Second, 1, -1
 	s := open(t, cfg)
 	srv := regtest.NewServerWith(t, s, nil)
 	a := regtest.NewArtifact("application/vnd.example", nil, []byte("layer"))
@@ -292,7 +292,7 @@ func TestConstantMemory(t *testing.T) {
 func TestBufferLimit(t *testing.T) {
 	t.Parallel()
 	cfg := fake(t)
-	cfg.BufferBytes, cfg.Timeout = 1, 300*time.Millisecond // for one large blob at a time
+	cfg.BufferBytes, cfg.Timeout = 1, 3*time.Second // for one large blob at a time
 	s := open(t, cfg)
 	stuck, unstick := io.Pipe()
 	first := make(chan error, 1)

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Repositories lists the repositories that have a manifest. It costs a
@@ -17,13 +18,15 @@ func (s *Store) Repositories(ctx context.Context, after string) iter.Seq2[string
 func (s *Store) repositories(ctx context.Context, after string, is func(*node) bool) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
+		w := &walker{s: s, is: is, after: after, yield: yield}
+		defer w.running.Wait() // nothing goes on when the list has ended
 		defer cancel()
 		root, err := s.node(ctx, "")
 		if err != nil {
 			yield("", err)
 			return
 		}
-		s.walk(ctx, "", root, after, is, yield)
+		w.walk(ctx, "", root)
 	}
 }
 
@@ -55,10 +58,20 @@ func (s *Store) node(ctx context.Context, name string) (*node, error) {
 	return n, nil
 }
 
+// walker lists repositories.
+type walker struct {
+	s       *Store
+	is      func(*node) bool
+	after   string
+	yield   func(string, error) bool
+	running sync.WaitGroup
+}
+
 // walk lists the repositories below a name. Those below a component sort
 // after the ones that begin with it and go on with a character before the
 // slash, so each component is two entries: itself, and what is below it.
-func (s *Store) walk(ctx context.Context, prefix string, n *node, after string, is func(*node) bool, yield func(string, error) bool) bool {
+func (w *walker) walk(ctx context.Context, prefix string, n *node) bool {
+	after := w.after
 	var entries, todo []string
 	for _, c := range n.children {
 		name := prefix + c
@@ -81,10 +94,10 @@ func (s *Store) walk(ctx context.Context, prefix string, n *node, after string, 
 			todo = todo[1:]
 			ch := make(chan found, 1)
 			started[next] = ch
-			go func() {
-				n, err := s.node(ctx, next+"/")
+			w.running.Go(func() {
+				n, err := w.s.node(ctx, next+"/")
 				ch <- found{n, err}
-			}()
+			})
 		}
 		f := <-started[name]
 		started[name] <- f // it is asked for twice
@@ -96,19 +109,19 @@ func (s *Store) walk(ctx context.Context, prefix string, n *node, after string, 
 		case below && (e > after || strings.HasPrefix(after, e)):
 			n, err := get(name)
 			if err != nil {
-				yield("", err)
+				w.yield("", err)
 				return false
 			}
-			if !s.walk(ctx, e, n, after, is, yield) {
+			if !w.walk(ctx, e, n) {
 				return false
 			}
 		case !below && e > after:
 			n, err := get(name)
 			if err != nil {
-				yield("", err)
+				w.yield("", err)
 				return false
 			}
-			if is(n) && !yield(e, nil) {
+			if w.is(n) && !w.yield(e, nil) {
 				return false
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -191,13 +192,15 @@ const width = 16
 func inOrder[K, V any](ctx context.Context, items iter.Seq2[K, error], f func(context.Context, K) (V, error)) iter.Seq2[V, error] {
 	return func(yield func(V, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		defer running.Wait() // nothing goes on when the list has ended
 		defer cancel()
 		type result struct {
 			v   V
 			err error
 		}
 		queue := make(chan chan result, width-1)
-		go func() {
+		running.Go(func() {
 			defer close(queue)
 			for item, err := range items {
 				one := make(chan result, 1)
@@ -210,12 +213,12 @@ func inOrder[K, V any](ctx context.Context, items iter.Seq2[K, error], f func(co
 					one <- result{err: err}
 					return
 				}
-				go func() {
+				running.Go(func() {
 					v, err := f(ctx, item)
 					one <- result{v, err}
-				}()
+				})
 			}
-		}()
+		})
 		for one := range queue {
 			r := <-one
 			if !yield(r.v, r.err) || r.err != nil {

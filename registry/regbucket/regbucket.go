@@ -289,7 +289,6 @@ func (s *Store) probe(ctx context.Context) error {
 func (s *Store) Close() error {
 	s.stop()
 	s.background.Wait()
-	s.core.TraceOff()
 	if t, ok := s.transport.(*http.Transport); ok && s.opts.Transport == nil {
 		t.CloseIdleConnections()
 	}

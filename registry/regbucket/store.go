@@ -58,7 +58,9 @@ func (s *Store) storeBlob(ctx context.Context, repository string, body io.Reader
 		if err := s.put(ctx, key, first, sum, minio.PutObjectOptions{}); err != nil {
 			return err
 		}
-		s.keepContent(key, first)
+		if n <= maxCached {
+			s.keepContent(key, bytes.Clone(first)) // without the rest of the buffer
+		}
 	} else if len(first) < partSize {
 		return fmt.Errorf("body has more than the %d bytes that it should have", size)
 	} else if n, err = s.storeParts(ctx, key, first, body, h, d); err != nil {
