@@ -37,7 +37,12 @@ type Edit struct {
 type Mapping []Field
 
 // Field is a key of a [Mapping] and its value.
-type Field struct{ Key, Value string }
+type Field struct {
+	Key, Value string
+	// Was is another name of the key: a mapping that has it, and not Key, has
+	// it renamed.
+	Was string
+}
 
 // ErrRewrite is wrapped by the errors of [Rewrite] about places in a document
 // that it cannot change, such as an alias.
@@ -218,6 +223,11 @@ func (w *rewriter) setFields(n *yaml.Node, path []any, m Mapping, comment string
 		}
 		p := append(path[:len(path):len(path)], f.Key)
 		at, err := descend(n, f.Key)
+		if err == nil && at.value == nil && f.Was != "" {
+			if at, err = descend(n, f.Was); err == nil && at.value != nil {
+				err = w.replaceScalar(place{parent: n, value: at.key}, p, f.Key, "")
+			}
+		}
 		if err == nil && at.value != nil {
 			err = w.replace(at, p, f.Value, c)
 		} else if err == nil {
@@ -574,6 +584,9 @@ func applied(v any, path []any, value any) (any, error) {
 				}
 			}
 			for _, f := range value {
+				if _, ok := out[f.Key]; !ok && f.Was != "" {
+					delete(out, f.Was)
+				}
 				out[f.Key] = f.Value
 			}
 			return out, nil

@@ -62,25 +62,25 @@ func TestRewrite(t *testing.T) {
 		{
 			name:  "a script becomes a mapping",
 			in:    "runtime:\n  starlark: ./x.star # the script\nusage: u\n",
-			edits: []Edit{{at("runtime", "starlark"), Mapping{{"uri", "oci://h/r"}, {"sha256", hexA}}, ""}},
+			edits: []Edit{{at("runtime", "starlark"), Mapping{{Key: "uri", Value: "oci://h/r"}, {Key: "sha256", Value: hexA}}, ""}},
 			want:  "runtime:\n  starlark: # the script\n    uri: oci://h/r\n    sha256: " + hexA + "\nusage: u\n",
 		},
 		{
 			name:  "a script becomes a mapping, without comment",
 			in:    "starlark: \"./x.star\"\r\nusage: u\r\n",
-			edits: []Edit{{at("starlark"), Mapping{{"uri", "oci://h/r"}, {"sha256", hexA}}, "v1"}},
+			edits: []Edit{{at("starlark"), Mapping{{Key: "uri", Value: "oci://h/r"}, {Key: "sha256", Value: hexA}}, "v1"}},
 			want:  "starlark:\r\n  uri: oci://h/r # v1\r\n  sha256: " + hexA + "\r\nusage: u\r\n",
 		},
 		{
 			name:  "a mapping keeps its other keys",
 			in:    "starlark:\n  uri: ./x.star\n  more: 1\n",
-			edits: []Edit{{at("starlark"), Mapping{{"uri", "oci://h/r"}, {"sha256", hexA}}, ""}},
+			edits: []Edit{{at("starlark"), Mapping{{Key: "uri", Value: "oci://h/r"}, {Key: "sha256", Value: hexA}}, ""}},
 			want:  "starlark:\n  uri: oci://h/r\n  sha256: " + hexA + "\n  more: 1\n",
 		},
 		{
 			name:  "flow style",
 			in:    "a: {image: fn:v1, net: true} # c\nb: {starlark: x}\n",
-			edits: []Edit{{at("a", "image"), "fn@x", "v1"}, {at("a", "sha256"), hexA, ""}, {at("b", "starlark"), Mapping{{"uri", "u"}}, ""}},
+			edits: []Edit{{at("a", "image"), "fn@x", "v1"}, {at("a", "sha256"), hexA, ""}, {at("b", "starlark"), Mapping{{Key: "uri", Value: "u"}}, ""}},
 			want:  "a: {image: fn@x, sha256: " + hexA + ", net: true} # c\nb: {starlark: {uri: u}}\n",
 		},
 		{
@@ -92,7 +92,7 @@ func TestRewrite(t *testing.T) {
 		{
 			name:  "JSON",
 			in:    "{\n  \"a\": {\n    \"image\": \"fn:v1\",\n    \"n\": 1\n  },\n  \"s\": \"x\"\n}\n",
-			edits: []Edit{{at("a", "image"), "fn", "v1"}, {at("a", "sha256"), hexA, ""}, {at("s"), Mapping{{"uri", "u"}}, ""}},
+			edits: []Edit{{at("a", "image"), "fn", "v1"}, {at("a", "sha256"), hexA, ""}, {at("s"), Mapping{{Key: "uri", Value: "u"}}, ""}},
 			want:  "{\n  \"a\": {\n    \"image\": \"fn\",\n    \"sha256\": \"" + hexA + "\",\n    \"n\": 1\n  },\n  \"s\": {\"uri\": \"u\"}\n}\n",
 		},
 		{
@@ -240,4 +240,23 @@ func lookup(v any, path []any) any {
 		}
 	}
 	return v
+}
+
+// A key can get another name with its value, in every style.
+func TestRewriteRenames(t *testing.T) {
+	for in, want := range map[string]string{
+		"a:\n  path: x # why\n  b: 1\n": "a:\n  uri: new # why\n  sha256: z\n  b: 1\n",
+		"a: {path: x}\n":                "a: {uri: new, sha256: z}\n",
+		"{\"a\": {\"path\": \"x\"}}\n":  "{\"a\": {\"uri\": \"new\", \"sha256\": \"z\"}}\n",
+		"a:\n  uri: x\n":                "a:\n  uri: new\n  sha256: z\n",
+		"a: x\n":                        "a:\n  uri: new\n  sha256: z\n",
+	} {
+		got, err := Rewrite("in.yaml", []byte(in), []Edit{{
+			Path:  []any{"a"},
+			Value: Mapping{{Key: "uri", Was: "path", Value: "new"}, {Key: "sha256", Value: "z"}},
+		}})
+		if err != nil || string(got) != want {
+			t.Errorf("%q became %q, %v; want %q", in, got, err, want)
+		}
+	}
 }

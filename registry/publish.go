@@ -379,7 +379,7 @@ func (p *publication) starlark(ctx context.Context, s *catalog.Starlark, at []an
 	if err != nil {
 		return err
 	}
-	p.edit(at, catalog.Mapping{{Key: "uri", Value: p.ref.URI(desc.Digest)}, {Key: "sha256", Value: b.desc.Digest.Encoded()}}, "")
+	p.edit(at, catalog.Mapping{{Key: "uri", Was: "path", Value: p.ref.URI(desc.Digest)}, {Key: "sha256", Value: b.desc.Digest.Encoded()}}, "")
 	return nil
 }
 

@@ -434,6 +434,21 @@ spec:
 	}
 }
 
+// A script can be named by a mapping with its path as well.
+func TestPublishStarlarkPath(t *testing.T) {
+	t.Parallel()
+	srv := regtest.NewServer(t)
+	_, root := functionFolder(t)
+	doc := strings.Replace(functionSource, "starlark: main.star", "starlark: {path: main.star} # the rules", 1)
+	res, err := registry.NewClient(nil).Publish(t.Context(), "function.yaml", []byte(doc), reference(t, srv.Host+"/acme/fn:v1.0.0"), &registry.PublishOptions{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(res.Document); !strings.Contains(text, "starlark: {uri: oci://"+srv.Host+"/acme/fn@sha256:") || !strings.Contains(text, "# the rules") || strings.Contains(text, "path:") {
+		t.Errorf("published as\n%s", text)
+	}
+}
+
 // The result as -o json prints it.
 func TestPublishedJSON(t *testing.T) {
 	data, err := json.Marshal(registry.Published{Kind: "catalog", Reference: "h/r:t", Digest: someDigest})
