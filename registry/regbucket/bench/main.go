@@ -83,13 +83,18 @@ func run(ctx context.Context, program string, n, workers int) error {
 		return err
 	}
 	defer store.Close()
-	cold, err := regbucket.Open(ctx, regbucket.Options{Endpoint: proxy.URL, Bucket: "krmcat", CacheTTL: -1,
+	// A server that has just started.
+	fresh, err := regbucket.Open(ctx, regbucket.Options{Endpoint: proxy.URL, Bucket: "krmcat",
 		Credentials: regbucket.Credentials{AccessKey: user, SecretKey: password}})
 	if err != nil {
 		return err
 	}
-	defer cold.Close()
+	defer fresh.Close()
 	distribution, err := newDistribution(ctx, proxy.URL)
+	if err != nil {
+		return err
+	}
+	freshDistribution, err := newDistribution(ctx, proxy.URL)
 	if err != nil {
 		return err
 	}
@@ -101,14 +106,15 @@ func run(ctx context.Context, program string, n, workers int) error {
 	}
 	large := make([]byte, 100<<20)
 	_, _ = rand.Read(large)
-	fmt.Printf("%-34s %10s %8s %8s %8s\n", "", "per second", "p50 ms", "p99 ms", "S3 calls")
+	fmt.Printf("%-46s %10s %8s %8s %8s\n", "", "per second", "p50 ms", "p99 ms", "S3 calls")
 	for _, c := range []struct {
 		name       string
 		push, pull http.Handler
 	}{
-		{"regbucket", regserver.New(store, nil), regserver.New(cold, nil)},
-		{"regbucket, again (cache)", nil, regserver.New(store, nil)},
+		{"regbucket", regserver.New(store, nil), regserver.New(store, nil)},
+		{"regbucket, another server", nil, regserver.New(fresh, nil)},
 		{"distribution", distribution, distribution},
+		{"distribution, another server", nil, freshDistribution},
 	} {
 		if c.push != nil {
 			srv := httptest.NewServer(c.push)
@@ -120,7 +126,7 @@ func run(ctx context.Context, program string, n, workers int) error {
 			if err := pushLarge(ctx, srv.URL, large); err != nil {
 				return err
 			}
-			fmt.Printf("%-34s %7.0f MB/s\n", c.name+" push of 100 MiB", 100/time.Since(start).Seconds())
+			fmt.Printf("%-46s %7.0f MB/s\n", c.name+" push of 100 MiB", 100/time.Since(start).Seconds())
 			srv.Close()
 		}
 		srv := httptest.NewServer(c.pull)
@@ -138,7 +144,7 @@ func run(ctx context.Context, program string, n, workers int) error {
 		if err != nil || size != int64(len(large)) {
 			return fmt.Errorf("large blob: %d bytes, %w", size, err)
 		}
-		fmt.Printf("%-34s %7.0f MB/s\n", c.name+" pull of 100 MiB", 100/time.Since(start).Seconds())
+		fmt.Printf("%-46s %7.0f MB/s\n", c.name+" pull of 100 MiB", 100/time.Since(start).Seconds())
 		srv.Close()
 	}
 	return nil
@@ -333,6 +339,6 @@ func measure(name string, workers, n int, calls *atomic.Int64, f func(i int) err
 	took := time.Since(start)
 	slices.Sort(all)
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	fmt.Printf("%-34s %10.1f %8.1f %8.1f %8.1f\n", name, float64(n)/took.Seconds(), ms(all[n/2]), ms(all[n*99/100]), float64(calls.Load())/float64(n))
+	fmt.Printf("%-46s %10.1f %8.1f %8.1f %8.1f\n", name, float64(n)/took.Seconds(), ms(all[n/2]), ms(all[n*99/100]), float64(calls.Load())/float64(n))
 	return failed
 }
