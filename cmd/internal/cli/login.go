@@ -53,7 +53,6 @@ configured with is used. A password is never taken from the command line.`,
 	cmd.Flags().StringVarP(&opts.Username, "username", "u", "", "user `name`")
 	cmd.Flags().BoolVar(&opts.PasswordStdin, "password-stdin", false, "read the password from standard input")
 	cmd.Flags().BoolVar(&opts.TokenStdin, "identity-token-stdin", false, "read an identity token from standard input")
-	cmd.MarkFlagsMutuallyExclusive("password-stdin", "identity-token-stdin")
 	return cmd
 }
 
@@ -116,6 +115,8 @@ func plaintextFile(store credentials.Store, host string) string {
 // to, else by a prompt on the terminal.
 func (o *loginOptions) credential(e *env) (auth.Credential, error) {
 	switch {
+	case o.TokenStdin && o.PasswordStdin:
+		return auth.Credential{}, usagef("--password-stdin and --identity-token-stdin exclude each other")
 	case o.TokenStdin:
 		token, err := readSecret(e.In)
 		return auth.Credential{RefreshToken: token}, err

@@ -147,6 +147,8 @@ func hintFor(err error) string {
 		return "check that --key is the publisher's public key; krmcat tree REFERENCE shows who signed"
 	case errors.Is(err, signing.ErrKey):
 		return "check the key's file and COSIGN_PASSWORD"
+	case errors.Is(err, catalog.ErrNoDigest):
+		return "krmcat publish fills digests in; to try a file of this machine before, name it with --exec or --starlark"
 	case errors.Is(err, catalog.ErrUntrusted):
 		return "add --trusted-catalog with the location of the catalog if you trust it"
 	case errors.Is(err, runtime.ErrNotGranted):

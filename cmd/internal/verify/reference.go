@@ -15,7 +15,14 @@ import (
 // what it does.
 func (r *run) function(loc catalog.Location, res *catalog.Resolution) {
 	subject := res.GVK().String()
-	rt := res.Version.Runtime
+	// The author's own files have no digests before publishing.
+	pinned := *res.Version
+	if err := catalog.PinLocal(r.ctx, r.Source, &pinned); err != nil {
+		r.report.fail(subject, "digest", err)
+		return
+	}
+	res.Version = &pinned
+	rt := pinned.Runtime
 	var usable []catalog.Runtime
 	trusted := r.trusted
 	if x := rt.Exec; x != nil {
@@ -45,16 +52,6 @@ func (r *run) exec(subject string, x *catalog.Exec) (ok, signed bool) {
 	for i := range x.Platforms {
 		p := &x.Platforms[i]
 		what := "exec " + p.OS + "/" + p.Arch
-		if p.Digest == "" && p.Location.Digest == "" && p.Location.IsLocal() {
-			// The author's own file, before publishing fills in its digest.
-			d, err := r.fileDigest(p.Location)
-			if err != nil {
-				r.report.fail(subject, "digest", fmt.Errorf("%s: %w", what, err))
-				ok = false
-				continue
-			}
-			p.Digest = d
-		}
 		fetch := &execfn.Executor{Source: r.Source, Cache: r.Cache, Platform: p.OS + "/" + p.Arch}
 		_, err := fetch.Prepare(r.ctx, catalog.Runtime{Exec: &catalog.Exec{Platforms: []catalog.Platform{*p}}}, runtime.Grants{Exec: true}, runtime.Limits{})
 		if err != nil {
@@ -78,14 +75,6 @@ func firstDigest(list ...digest.Digest) digest.Digest {
 }
 
 func (r *run) starlark(subject string, s *catalog.Starlark) bool {
-	if s.Digest == "" && s.Location.Digest == "" && s.Location.IsLocal() {
-		d, err := r.fileDigest(s.Location)
-		if err != nil {
-			r.report.fail(subject, "digest", fmt.Errorf("starlark: %w", err))
-			return false
-		}
-		s.Digest = d
-	}
 	if s.Digest == "" && s.Location.Digest == "" {
 		r.report.fail(subject, "digest", fmt.Errorf("starlark %s: %w", s.URI, catalog.ErrNoDigest))
 		return false
@@ -103,16 +92,6 @@ func (r *run) starlark(subject string, s *catalog.Starlark) bool {
 	r.report.add(subject, "digest", Pass, "starlark is %s", firstDigest(s.Digest, s.Location.Digest))
 	r.signature(subject, "starlark", s.Location)
 	return true
-}
-
-// fileDigest is the digest of a local file.
-func (r *run) fileDigest(loc catalog.Location) (digest.Digest, error) {
-	c, err := r.Source.Fetch(r.ctx, loc)
-	if err != nil {
-		return "", err
-	}
-	defer c.Body.Close()
-	return digest.SHA256.FromReader(c.Body)
 }
 
 // container checks that an image is in its registry as the digest says, with
