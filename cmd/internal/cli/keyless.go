@@ -125,7 +125,8 @@ func (f *serviceFlags) artifactSigner(ctx context.Context, e *env, key *keyFlags
 	if opts.Created, err = sourceDate(e.Getenv); err != nil {
 		return nil, opts, "", nil, err
 	}
-	opts.Legacy = key.Legacy
+	format := key.options()
+	opts.Legacy, opts.NoBundle = format.Legacy, format.NoBundle
 	if f.Keyless == (key.Key != "") {
 		if f.Keyless {
 			return nil, opts, "", nil, usagef("--key and --keyless exclude each other")

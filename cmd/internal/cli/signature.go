@@ -19,13 +19,20 @@ import (
 
 // keyFlags name the private key to sign with.
 type keyFlags struct {
-	Key    string
-	Legacy bool
+	Key      string
+	Legacy   bool
+	NoBundle bool
+}
+
+// options are the formats to sign in.
+func (f *keyFlags) options() signing.SignOptions {
+	return signing.SignOptions{Legacy: f.Legacy || f.NoBundle, NoBundle: f.NoBundle}
 }
 
 func (f *keyFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.Key, "key", "", "private key to sign with: a `file` from krmcat keygen or cosign generate-key-pair, a PEM file, or env://NAME; the password is in COSIGN_PASSWORD or asked for")
-	fs.BoolVar(&f.Legacy, "legacy", true, "also write the older signature format, which cosign before v3 looks for by default")
+	fs.BoolVar(&f.Legacy, "legacy", true, "also write the older signature format, for verifiers that do not look for bundles")
+	fs.BoolVar(&f.NoBundle, "no-bundle", false, "write the older signature format only, which cosign 2.6 verifies without a trusted root")
 }
 
 // load reads the key; closing the signer wipes it.
@@ -83,7 +90,7 @@ func (f *signingFlags) signer(ctx context.Context, e *env) (s registry.Signer, d
 	if err != nil {
 		return nil, nil, err
 	}
-	return onceSigner{k, signing.SignOptions{Legacy: f.Legacy}}, k.Close, nil
+	return onceSigner{k, f.options()}, k.Close, nil
 }
 
 // onceSigner signs what the key has not signed yet.
