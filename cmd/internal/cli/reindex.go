@@ -39,7 +39,7 @@ was killed.`,
 	f := cmd.Flags()
 	f.StringVar(&opts.Data, "data", "", "`folder` of the server (default: as of krmcat serve)")
 	f.StringVar(&opts.Database, "database", "", "`URL` of the PostgreSQL database of the index (default: $KRMCAT_DATABASE, or the file in the folder)")
-	addStorage(cmd, &opts.Storage)
+	addStorage(cmd.Flags(), &opts.Storage)
 	return cmd
 }
 
@@ -57,7 +57,7 @@ func runAdminReindex(ctx context.Context, e *env, opts *reindexOptions) (err err
 	if _, err := os.Stat(filepath.Join(dir, "registry", "layout")); !bucket && errors.Is(err, fs.ErrNotExist) {
 		return codeError{withHint(fmt.Errorf("%s: krmcat serve has no data there", dir), "name the folder with --data"), exitNotFound}
 	}
-	store, err := openStorage(ctx, e, opts.Storage, dir, true, log)
+	store, err := (&storageFlags{Storage: opts.Storage}).open(ctx, e, dir, true, log)
 	if err != nil {
 		return err
 	}

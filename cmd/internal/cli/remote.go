@@ -82,7 +82,7 @@ func (f *remoteFlags) client(e *env) (*registry.Client, error) {
 // plainHTTP says whether to speak to a registry without TLS: as --plain-http
 // says if it was given, else only to those on this machine.
 func (f *remoteFlags) plainHTTP(host string) bool {
-	if f.set.Changed("plain-http") {
+	if f.set != nil && f.set.Changed("plain-http") {
 		return f.PlainHTTP
 	}
 	return registry.IsLoopback(host)

@@ -31,7 +31,6 @@ import (
 type serveOptions struct {
 	Data          string
 	Database      string
-	Storage       string
 	Listen        string
 	AddrFile      string
 	MetricsListen string
@@ -44,6 +43,7 @@ type serveOptions struct {
 	LogLevel      string
 	Healthcheck   bool
 	Admission     admissionFlags
+	Storage       storageFlags
 }
 
 func newServeCmd(e *env) *cobra.Command {
@@ -89,7 +89,7 @@ wrong flags, 8 if the address or the folder is in use, 1 if it cannot be served.
 	f := cmd.Flags()
 	f.StringVar(&opts.Data, "data", "", "`folder` for everything that is stored (default: $XDG_DATA_HOME/krmcat or ~/.local/share/krmcat)")
 	f.StringVar(&opts.Database, "database", "", "`URL` of a PostgreSQL database for the index, which several servers may share (default: $KRMCAT_DATABASE, or a file in the data folder)")
-	addStorage(cmd, &opts.Storage)
+	opts.Storage.add(f)
 	f.StringVar(&opts.Listen, "listen", "localhost:8080", "`address` to listen on; port 0 is any free one")
 	f.StringVar(&opts.AddrFile, "addr-file", "", "`file` to write the address to once the server answers")
 	f.StringVar(&opts.MetricsListen, "metrics-listen", "", "second `address`, at which Prometheus gets /metrics (default: nowhere)")
@@ -127,6 +127,8 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	if _, _, err := net.SplitHostPort(opts.Listen); err != nil {
 		return usagef("--listen %s: write HOST:PORT, such as localhost:8080 or :8080", opts.Listen)
 	}
+	// A cache of another registry has nothing of its own.
+	opts.ReadOnly = opts.ReadOnly || opts.Storage.PullThrough != ""
 	authorize, err := serveAuthorize(opts)
 	if err != nil {
 		return err
@@ -156,7 +158,7 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 		defer ml.Close()
 	}
 
-	store, err := openStorage(ctx, e, opts.Storage, dir, opts.ReadOnly, log)
+	store, err := opts.Storage.open(ctx, e, dir, opts.ReadOnly, log)
 	if err != nil {
 		return err
 	}
@@ -171,10 +173,13 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	indexed := make(chan struct{})
 	go func() { x.Run(background); close(indexed) }()
-	defer func() { stopBackground(); <-indexed }()
+	collected := make(chan struct{})
+	go func() { opts.Storage.collectGarbage(background, store, log); close(collected) }()
+	defer func() { stopBackground(); <-indexed; <-collected }()
 
 	reg := regserver.New(store, &regserver.Options{
 		Log: log, Observer: x, Admission: admit, ReadOnly: opts.ReadOnly, Authorize: authorize, ImmutableTags: immutableTag,
+		Limits: regserver.Limits{RepositoryBytes: opts.Storage.Quota}, Deletable: opts.Storage.deletable(),
 	})
 	metrics := newServerMetrics(x.Stats)
 	if ml != nil {

@@ -6,30 +6,132 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/registry/regbucket"
+	"github.com/krmcat/krmcat/registry/regdir"
+	"github.com/krmcat/krmcat/registry/regproxy"
 	"github.com/krmcat/krmcat/registry/regstore"
 )
 
-// addStorage adds the flag that says where a server keeps its content.
-func addStorage(cmd *cobra.Command, storage *string) {
-	cmd.Flags().StringVar(storage, "storage", "", "`bucket` for what is published, s3://BUCKET/PREFIX?endpoint=URL&region=NAME, with credentials from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a file (default: $KRMCAT_STORAGE, or the data folder)")
+// storageFlags say where a server keeps its content, and how it looks after
+// it.
+type storageFlags struct {
+	Remote      remoteFlags
+	Storage     string
+	PullThrough string
+	GCInterval  time.Duration
+	Quota       int64
+	KeepAll     bool
 }
 
-// openStorage opens the bucket that the flag or $KRMCAT_STORAGE names, or the
+func (f *storageFlags) add(fs *pflag.FlagSet) {
+	addStorage(fs, &f.Storage)
+	fs.StringVar(&f.PullThrough, "pull-through", "", "`HOST[/PREFIX]` of a registry to read from: what is asked for is fetched, verified and kept in the data folder; nothing can be pushed")
+	fs.DurationVar(&f.GCInterval, "gc-interval", 24*time.Hour, "how `often` what nothing refers to is removed from the data folder, beside pushes; 0 is never")
+	fs.Int64Var(&f.Quota, "repository-quota", 0, "`bytes` that a repository may hold; 0 is unlimited")
+	fs.BoolVar(&f.KeepAll, "deny-deletes", false, "refuse every deletion; releases cannot be deleted anyway")
+	f.Remote.add(fs)
+}
+
+// addStorage adds the flag that says where a server keeps its content.
+func addStorage(fs *pflag.FlagSet, storage *string) {
+	fs.StringVar(storage, "storage", "", "where to keep what is published, if not in the data folder: a `bucket`, s3://BUCKET/PREFIX?endpoint=URL&region=NAME, with credentials from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a file, or another registry, oci://HOST[/PREFIX], with those of krmcat login (default: $KRMCAT_STORAGE)")
+}
+
+// open opens the storage that the flags or $KRMCAT_STORAGE name, or the
 // registry in the data folder.
-func openStorage(ctx context.Context, e *env, storage, dir string, readOnly bool, log *slog.Logger) (regstore.Driver, error) {
+func (f *storageFlags) open(ctx context.Context, e *env, dir string, readOnly bool, log *slog.Logger) (regstore.Driver, error) {
+	storage := f.Storage
 	if storage == "" {
 		storage = e.Getenv("KRMCAT_STORAGE")
 	}
-	if storage == "" {
-		return openStore(filepath.Join(dir, "registry"), log)
+	switch {
+	case f.PullThrough != "" && storage != "":
+		return nil, usagef("--pull-through and --storage exclude each other")
+	case f.PullThrough != "":
+		up, err := f.upstream(e, f.PullThrough)
+		if err != nil {
+			return nil, err
+		}
+		local, err := openStore(filepath.Join(dir, "registry"), log)
+		if err != nil {
+			return nil, err
+		}
+		return regproxy.NewCache(up, local, &regproxy.CacheOptions{Log: log}), nil
+	case strings.HasPrefix(storage, "oci://"):
+		up, err := f.upstream(e, strings.TrimPrefix(storage, "oci://"))
+		if err != nil {
+			return nil, err
+		}
+		// Only unfinished uploads are kept here.
+		spool, err := openStore(filepath.Join(dir, "uploads"), log)
+		if err != nil {
+			return nil, err
+		}
+		return regproxy.NewBackend(up, spool), nil
+	case storage != "":
+		return openBucket(ctx, e, storage, readOnly, false, log)
 	}
-	return openBucket(ctx, e, storage, readOnly, false, log)
+	return openStore(filepath.Join(dir, "registry"), log)
+}
+
+// deletable is what may be deleted besides what is protected anyway; nil is
+// everything.
+func (f *storageFlags) deletable() func(repository, reference string) bool {
+	if !f.KeepAll {
+		return nil
+	}
+	return func(string, string) bool { return false }
+}
+
+// upstream is another registry, or the part of it below a prefix.
+func (f *storageFlags) upstream(e *env, where string) (*regproxy.Upstream, error) {
+	host, prefix, _ := strings.Cut(where, "/")
+	// A made-up repository, as a reference has one.
+	ref, err := registry.ParseReference(path.Join(host, prefix, "x"))
+	if err != nil || ref.Tag != "" || ref.Digest != "" {
+		return nil, usagef("%q: write HOST or HOST/PREFIX of a registry", where)
+	}
+	client, err := f.Remote.client(e)
+	if err != nil {
+		return nil, err
+	}
+	return regproxy.NewUpstream(client, host, prefix), nil
+}
+
+// collectGarbage removes what nothing refers to from a folder now and then,
+// until ctx is done. Buckets and other registries are looked after from
+// outside, as several servers share them.
+func (f *storageFlags) collectGarbage(ctx context.Context, store regstore.Driver, log *slog.Logger) {
+	folder, ok := store.(*regdir.Store)
+	if !ok || f.GCInterval <= 0 {
+		return
+	}
+	ticker := time.NewTicker(f.GCInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		res, err := folder.GC(ctx, nil)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			log.ErrorContext(ctx, "collecting garbage", "error", err)
+		default:
+			log.InfoContext(ctx, "collected garbage", "blobs", res.Blobs, "bytes", res.Bytes)
+		}
+	}
 }
 
 // isBucket reports whether an argument names a bucket and not a folder.
