@@ -153,12 +153,8 @@ func TestRun(t *testing.T) {
 		{do: "strip", ok: true, want: []string{"C10 warning"}},
 		{do: "delete", opts: conformance.Options{Validator: true, Quick: true}, ok: true, want: []string{"C28 warning"}},
 		{do: "create", opts: conformance.Options{Idempotent: true}, want: []string{"C16 error"}},
-		{do: "annotate", ok: false, want: nil},
 	} {
 		t.Run(tt.do, func(t *testing.T) {
-			if tt.do == "annotate" {
-				t.Skip("the test function repeats the annotation; a real function is below")
-			}
 			r := conformance.Run(t.Context(), test, example(tt.do), tt.opts)
 			if r.OK() != tt.ok {
 				t.Errorf("OK is %v:\n%v", r.OK(), r.Findings)
