@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/krmcat/krmcat/internal/tooltest"
 )
 
 // compose is what the test needs of a compose file.
@@ -51,10 +53,7 @@ var variable = regexp.MustCompile(`\$\{(\w+)[^}]*\}`)
 // variables, as programs on this machine: two servers, MinIO and PostgreSQL.
 func TestCompose(t *testing.T) {
 	t.Parallel()
-	minio, err := find("MINIO", "minio")
-	if err != nil {
-		require(t, err.Error())
-	}
+	minio := tooltest.Path(t, "minio")
 	c := readCompose(t)
 	secrets := map[string]string{"S3_PASSWORD": "s3-password", "DB_PASSWORD": "db-password"}
 	hosts := map[string]string{"minio:9000": freeAddress(t), "postgres:5432": freeAddress(t)}
@@ -191,12 +190,9 @@ func replace(args []string, with map[string]string) []string {
 	return out
 }
 
-// find finds a program in $KRMCAT_VARIABLE, on the path, where go install puts
-// it, or where Debian has PostgreSQL's.
-func find(variable, name string) (string, error) {
-	if path := os.Getenv("KRMCAT_" + variable); path != "" {
-		return path, nil
-	}
+// findPostgres finds a program of PostgreSQL where Debian has it, or on the
+// path.
+func findPostgres(name string) (string, error) {
 	// Debian has wrappers of PostgreSQL's programs on the path.
 	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
 		return found[len(found)-1], nil
@@ -204,13 +200,7 @@ func find(variable, name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
 	}
-	if home, err := os.UserHomeDir(); err == nil {
-		path := filepath.Join(home, "go", "bin", name)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("%s is not installed (docs/storage.md says how)", name)
+	return "", fmt.Errorf("%s is not installed", name)
 }
 
 func freeAddress(t *testing.T) string {
@@ -250,12 +240,12 @@ func startPostgres(t *testing.T, address string) {
 	t.Helper()
 	programs := map[string]string{"initdb": "", "postgres": "", "createdb": ""}
 	for name := range maps.Clone(programs) {
-		path, err := find("POSTGRES_"+strings.ToUpper(name), name)
+		path, err := findPostgres(name)
 		if err == nil {
 			path, err = filepath.EvalSymlinks(path)
 		}
 		if err != nil {
-			require(t, err.Error())
+			tooltest.Lacking(t, err.Error())
 		}
 		programs[name] = path
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/krmcat/krmcat/internal/tooltest"
 )
 
 // podman is the engine, with what it needs where control groups are mixed.
@@ -20,7 +22,7 @@ type podman struct {
 func newPodman(t *testing.T) *podman {
 	t.Helper()
 	if _, err := exec.LookPath("podman"); err != nil {
-		require(t, "no podman")
+		tooltest.Lacking(t, "no podman")
 	}
 	p := &podman{t: t}
 	for _, runc := range []string{"/usr/sbin/runc", "/usr/bin/runc"} {
@@ -29,16 +31,6 @@ func newPodman(t *testing.T) *podman {
 		}
 	}
 	return p
-}
-
-// require skips a test, or fails it if KRMCAT_TEST_REQUIRE=all says that
-// nothing may be skipped.
-func require(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("KRMCAT_TEST_REQUIRE") == "all" {
-		t.Fatalf("KRMCAT_TEST_REQUIRE=all, but: %s", what)
-	}
-	t.Skip(what)
 }
 
 func (p *podman) try(args ...string) (string, error) {
@@ -82,7 +74,7 @@ func TestImageFromSource(t *testing.T) {
 	p := newPodman(t)
 	shell, err := exec.LookPath("busybox")
 	if err != nil {
-		require(t, "no busybox, of which the builder's image is made")
+		tooltest.Lacking(t, "no busybox, of which the builder's image is made")
 	}
 	goroot, modules, cache := goEnv(t, "GOROOT"), goEnv(t, "GOMODCACHE"), goEnv(t, "GOCACHE")
 	dir := t.TempDir()

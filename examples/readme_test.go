@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/krmcat/krmcat/internal/tooltest"
 )
 
 // block is a shell block of README.md.
@@ -41,56 +43,6 @@ func blocks(t *testing.T, file string) []block {
 		}
 	}
 	return list
-}
-
-// program is a program of somebody else, and the module that has it.
-type program struct{ module, version, pkg string }
-
-var programs = map[string]program{
-	"oras":   {"oras.land/oras", "v1.3.1", "oras.land/oras/cmd/oras"},
-	"cosign": {"github.com/sigstore/cosign/v3", "v3.1.3", "github.com/sigstore/cosign/v3/cmd/cosign"},
-}
-
-// find returns the folder of a program: on the PATH, among what was built
-// before, or built from the module proxy into a folder beside Go's cache,
-// which takes minutes the first time. It is empty if there is none.
-func (p program) find(t *testing.T, name string) string {
-	t.Helper()
-	if f, err := exec.LookPath(name); err == nil {
-		return filepath.Dir(f)
-	}
-	out, err := exec.Command("go", "env", "GOCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "krmcat-tools", name+"-"+p.version)
-	if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-		return dir
-	}
-	if os.Getenv("KRMCAT_TEST_REQUIRE") != "all" {
-		return ""
-	}
-	// Not go install PACKAGE@VERSION: that asks for the list of versions,
-	// which module proxies need not have.
-	module := t.TempDir()
-	text := fmt.Sprintf("module tool\n\ngo 1.26.0\n\nrequire %s %s\n", p.module, p.version)
-	if err := os.WriteFile(filepath.Join(module, "go.mod"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	built := filepath.Join(dir, fmt.Sprintf("%s.%d", name, os.Getpid()))
-	cmd := exec.Command("go", "build", "-mod=mod", "-o", built, p.pkg)
-	cmd.Dir = module
-	cmd.Env = environ(t, map[string]string{"GOFLAGS": "", "CGO_ENABLED": "0"})
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v\n%s", p.pkg, err, out)
-	}
-	if err := os.Rename(built, filepath.Join(dir, name)); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // TestReadme runs the shell blocks of README.md one after the other, as
@@ -123,13 +75,13 @@ func TestReadme(t *testing.T) {
 	seen := map[string]bool{}
 	for _, b := range blocks(t, "../README.md") {
 		first, _, _ := strings.Cut(b.text, " ")
-		if p, ok := programs[first]; ok {
-			bin := p.find(t, first)
+		if tool := map[string]string{"oras": "oras", "cosign": "cosign3"}[first]; tool != "" {
+			bin := tooltest.Find(t, tool)
 			if bin == "" {
 				t.Logf("README.md:%d: left out: no %s here", b.line, first)
 				continue
 			}
-			path = append(path, bin)
+			path = append(path, filepath.Dir(bin))
 		}
 		seen[first] = true
 		text := strings.ReplaceAll(b.text, "localhost:8080", host)

@@ -17,50 +17,17 @@ import (
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"oras.land/oras-go/v2/registry/remote"
 
+	"github.com/krmcat/krmcat/internal/tooltest"
 	"github.com/krmcat/krmcat/registry/regmem"
 	"github.com/krmcat/krmcat/registry/regserver"
 	"github.com/krmcat/krmcat/registry/regtest"
 	"github.com/krmcat/krmcat/signing"
 )
 
-// cosignVersions are the releases that krmcat works with both ways.
-var cosignVersions = map[string]string{
-	"cosign2": "github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5",
-	"cosign3": "github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3",
-}
-
-// findCosign returns the paths of the real cosign command in both versions:
-// those in KRMCAT_COSIGN2 and KRMCAT_COSIGN3, or built from the module proxy
-// into a folder beside Go's cache, which takes minutes the first time.
+// findCosign returns the paths of the real cosign command in both versions.
 func findCosign(t testing.TB) map[string]string {
 	t.Helper()
-	found := map[string]string{}
-	for name, module := range cosignVersions {
-		if p := os.Getenv("KRMCAT_" + strings.ToUpper(name)); p != "" {
-			found[name] = p
-			continue
-		}
-		out, err := exec.Command("go", "env", "GOCACHE").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, version, _ := strings.Cut(module, "@")
-		dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "krmcat-tools", "cosign-"+version)
-		bin := filepath.Join(dir, "cosign")
-		if _, err := os.Stat(bin); err != nil {
-			if os.Getenv("KRMCAT_TEST_REQUIRE") != "all" {
-				t.Skipf("no %s: set KRMCAT_%s to its path, or KRMCAT_TEST_REQUIRE=all to build it", module, strings.ToUpper(name))
-			}
-			cmd := exec.Command("go", "install", module)
-			cmd.Dir = t.TempDir()
-			cmd.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("building %s: %v\n%s", module, err, out)
-			}
-		}
-		found[name] = bin
-	}
-	return found
+	return map[string]string{"cosign2": tooltest.Path(t, "cosign2"), "cosign3": tooltest.Path(t, "cosign3")}
 }
 
 // cosignRun runs cosign in a folder of its own, without the user's

@@ -25,6 +25,7 @@ var allowed = map[string][]string{
 	"catalog/source":             {"catalog"},
 	"internal/arch":              {},
 	"internal/durable":           {},
+	"internal/tooltest":          {},
 	"internal/version":           {},
 	"internal/yamlpos":           {},
 	"registry":                   {"catalog", "schema"},

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +27,7 @@ import (
 	"oras.land/oras-go/v2/content/memory"
 	"oras.land/oras-go/v2/registry/remote"
 
+	"github.com/krmcat/krmcat/internal/tooltest"
 	"github.com/krmcat/krmcat/registry/regbucket"
 	"github.com/krmcat/krmcat/registry/regserver"
 	"github.com/krmcat/krmcat/registry/regstore"
@@ -41,12 +41,12 @@ func onEach(t *testing.T, f func(t *testing.T, cfg regbucket.Options)) {
 		"fake": fake,
 		"minio": func(t testing.TB) regbucket.Options {
 			return program(t, func(addr, dir string) *exec.Cmd {
-				return exec.Command(find(t, "minio"), "server", "--quiet", "--address", addr, dir)
+				return exec.Command(tooltest.Path(t, "minio"), "server", "--quiet", "--address", addr, dir)
 			})
 		},
 		"versitygw": func(t testing.TB) regbucket.Options {
 			return program(t, func(addr, dir string) *exec.Cmd {
-				return exec.Command(find(t, "versitygw"), "--access", "krmcat-test", "--secret", "krmcat-test-secret", "--port", addr, "--quiet", "posix", dir)
+				return exec.Command(tooltest.Path(t, "versitygw"), "--access", "krmcat-test", "--secret", "krmcat-test-secret", "--port", addr, "--quiet", "posix", dir)
 			})
 		},
 	}
@@ -56,34 +56,6 @@ func onEach(t *testing.T, f func(t *testing.T, cfg regbucket.Options)) {
 			f(t, start(t))
 		})
 	}
-}
-
-// find finds a program: in $KRMCAT_MINIO or $KRMCAT_VERSITYGW, on the path, or
-// where go install puts it.
-func find(t testing.TB, name string) string {
-	t.Helper()
-	if path := os.Getenv("KRMCAT_" + strings.ToUpper(name)); path != "" {
-		return path
-	}
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	if home, err := os.UserHomeDir(); err == nil {
-		if path := filepath.Join(home, "go", "bin", name); exec.Command(path, "--version").Run() == nil {
-			return path
-		}
-	}
-	lacking(t, name+" is not installed (docs/storage.md says how)")
-	return ""
-}
-
-// lacking skips a test that this machine cannot run.
-func lacking(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("KRMCAT_TEST_REQUIRE") == "all" {
-		t.Fatalf("KRMCAT_TEST_REQUIRE=all, but: %s", what)
-	}
-	t.Skip(what)
 }
 
 // program starts an object store and makes a bucket in it.

@@ -22,20 +22,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
+	"github.com/krmcat/krmcat/internal/tooltest"
 	"github.com/krmcat/krmcat/registry/regdir"
 	"github.com/krmcat/krmcat/registry/regtest"
 )
 
 // The tests here let clients that people use push and pull.
-
-// lacking skips a test that this machine cannot run.
-func lacking(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("KRMCAT_TEST_REQUIRE") == "all" {
-		t.Fatalf("KRMCAT_TEST_REQUIRE=all, but: %s", what)
-	}
-	t.Skip(what)
-}
 
 func diskServer(t testing.TB) *regtest.Server {
 	t.Helper()
@@ -55,7 +47,7 @@ func program(t testing.TB, names ...string) string {
 			return path
 		}
 	}
-	lacking(t, names[0]+" is not installed")
+	tooltest.Lacking(t, names[0]+" is not installed")
 	return ""
 }
 
@@ -254,10 +246,10 @@ func TestPodman(t *testing.T) {
 // cosign signs an artifact, in its old way and in its new one, and verifies.
 func TestCosign(t *testing.T) {
 	t.Parallel()
-	for which, names := range map[string][]string{"2": {"cosign2", "/tmp/cos/bin/cosign2"}, "3": {"cosign3", "/tmp/cos/bin/cosign3"}} {
+	for _, which := range []string{"2", "3"} {
 		t.Run(which, func(t *testing.T) {
 			t.Parallel()
-			cosign := program(t, names...)
+			cosign := tooltest.Path(t, "cosign"+which)
 			srv := diskServer(t)
 			run := runner(t)
 			img, err := random.Image(1000, 1)
@@ -298,4 +290,90 @@ func mustDescriptor(t testing.TB, ref name.Reference) v1.Descriptor {
 		t.Fatal(fmt.Errorf("HEAD %s: %w", ref, err))
 	}
 	return *d
+}
+
+// regctl copies, lists and deletes.
+func TestRegctl(t *testing.T) {
+	t.Parallel()
+	regctl := tooltest.Path(t, "regctl")
+	srv := diskServer(t)
+	run := runner(t)
+	img, err := random.Image(50_000, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(srv.Host+"/regctl/source:v1.0.0", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, img, remote.WithContext(t.Context()), remote.WithAuth(authn.Anonymous)); err != nil {
+		t.Fatal(err)
+	}
+	want, err := img.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(nil, regctl, "registry", "set", srv.Host, "--tls", "disabled")
+	run(nil, regctl, "image", "copy", srv.Host+"/regctl/source:v1.0.0", "ocidir://copied:v1")
+	run(nil, regctl, "image", "copy", "ocidir://copied:v1", srv.Host+"/regctl/copy:latest")
+	if got := strings.TrimSpace(run(nil, regctl, "image", "digest", srv.Host+"/regctl/copy:latest")); got != want.String() {
+		t.Errorf("digest: got %s, want %s", got, want)
+	}
+	run(nil, regctl, "artifact", "put", "--artifact-type", "application/vnd.example", "--file", "config.json", "--subject", srv.Host+"/regctl/copy:latest")
+	if got := run(nil, regctl, "artifact", "list", srv.Host+"/regctl/copy:latest"); !strings.Contains(got, "application/vnd.example") {
+		t.Errorf("artifact list: %s", got)
+	}
+	run(nil, regctl, "tag", "delete", srv.Host+"/regctl/copy:latest")
+	if got := run(nil, regctl, "tag", "ls", srv.Host+"/regctl/copy"); strings.Contains(got, "latest") {
+		t.Errorf("tag ls after the deletion: %s", got)
+	}
+}
+
+// docker pushes and pulls, with an engine of its own.
+func TestDocker(t *testing.T) {
+	docker, dockerd := program(t, "docker"), program(t, "dockerd", "/usr/sbin/dockerd")
+	if os.Geteuid() != 0 {
+		tooltest.Lacking(t, "dockerd needs root")
+	}
+	srv := diskServer(t)
+	run := runner(t)
+	base := t.TempDir()
+	socket := "unix://" + filepath.Join(base, "docker.sock")
+	var out bytes.Buffer
+	engine := exec.Command(dockerd, "--host", socket, "--data-root", filepath.Join(base, "data"), "--exec-root", filepath.Join(base, "exec"),
+		"--pidfile", filepath.Join(base, "pid"), "--storage-driver", "vfs", "--iptables=false", "--bridge=none")
+	engine.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	engine.Stdout, engine.Stderr = &out, &out
+	if err := engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = engine.Wait(); close(ended) }()
+	t.Cleanup(func() { _ = engine.Process.Signal(os.Interrupt); <-ended })
+	env := []string{"DOCKER_HOST=" + socket}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		cmd := exec.CommandContext(t.Context(), docker, "version")
+		cmd.Env = append(os.Environ(), env...)
+		if cmd.Run() == nil {
+			break
+		}
+		select {
+		case <-ended:
+			t.Fatalf("dockerd did not start:\n%s", &out)
+		case <-time.After(100 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("dockerd does not answer")
+		}
+	}
+	image := srv.Host + "/docker/hello:v1.0.0"
+	run(env, docker, "import", archive(t, base), image)
+	id := run(env, docker, "image", "inspect", "--format", "{{.Id}}", image)
+	run(env, docker, "push", image)
+	run(env, docker, "rmi", image)
+	run(env, docker, "pull", image)
+	if got := run(env, docker, "image", "inspect", "--format", "{{.Id}}", image); got != id {
+		t.Errorf("pulled image %s, want %s", got, id)
+	}
 }
