@@ -60,23 +60,11 @@ func runAttest(ctx context.Context, e *env, opts *attestOptions) error {
 	if err != nil {
 		return usageError{err}
 	}
-	ref, err := registry.ParseReference(opts.Reference)
-	if err != nil {
-		return usageError{err}
-	}
 	predicate, err := readInput(e.In, opts.Predicate)
 	if err != nil {
 		return err
 	}
-	client, err := opts.Remote.client(e)
-	if err != nil {
-		return err
-	}
-	repo, err := client.Repository(ref)
-	if err != nil {
-		return err
-	}
-	desc, err := client.Resolve(ctx, ref)
+	ref, repo, desc, err := opts.Remote.subject(ctx, e, opts.Reference)
 	if err != nil {
 		return err
 	}
@@ -155,19 +143,7 @@ func runVerifyAttestation(ctx context.Context, e *env, opts *verifyAttestationOp
 	if err != nil {
 		return err
 	}
-	ref, err := registry.ParseReference(opts.Reference)
-	if err != nil {
-		return usageError{err}
-	}
-	client, err := opts.Remote.client(e)
-	if err != nil {
-		return err
-	}
-	repo, err := client.Repository(ref)
-	if err != nil {
-		return err
-	}
-	desc, err := client.Resolve(ctx, ref)
+	ref, repo, desc, err := opts.Remote.subject(ctx, e, opts.Reference)
 	if err != nil {
 		return err
 	}

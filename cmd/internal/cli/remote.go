@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/pflag"
+	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/retry"
@@ -86,6 +88,25 @@ func (f *remoteFlags) plainHTTP(host string) bool {
 		return f.PlainHTTP
 	}
 	return registry.IsLoopback(host)
+}
+
+// subject finds the artifact that a reference names, in its repository. The
+// tag is resolved here, once.
+func (f *remoteFlags) subject(ctx context.Context, e *env, reference string) (registry.Reference, *remote.Repository, ocispec.Descriptor, error) {
+	ref, err := registry.ParseReference(reference)
+	if err != nil {
+		return ref, nil, ocispec.Descriptor{}, usageError{err}
+	}
+	client, err := f.client(e)
+	if err != nil {
+		return ref, nil, ocispec.Descriptor{}, err
+	}
+	repo, err := client.Repository(ref)
+	if err != nil {
+		return ref, nil, ocispec.Descriptor{}, err
+	}
+	desc, err := client.Resolve(ctx, ref)
+	return ref, repo, desc, err
 }
 
 // source returns the source for documents, executables and scripts wherever

@@ -71,19 +71,7 @@ func runTree(ctx context.Context, e *env, opts *treeOptions) error {
 	if err != nil {
 		return err
 	}
-	ref, err := registry.ParseReference(opts.Reference)
-	if err != nil {
-		return usageError{err}
-	}
-	client, err := opts.Remote.client(e)
-	if err != nil {
-		return err
-	}
-	repo, err := client.Repository(ref)
-	if err != nil {
-		return err
-	}
-	desc, err := client.Resolve(ctx, ref)
+	ref, repo, desc, err := opts.Remote.subject(ctx, e, opts.Reference)
 	if err != nil {
 		return err
 	}

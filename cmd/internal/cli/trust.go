@@ -81,19 +81,7 @@ func runTrustExplain(ctx context.Context, e *env, opts *trustExplainOptions) err
 	if err := verify.addTo(&signing.Policy{}); err != nil {
 		return err
 	}
-	ref, err := registry.ParseReference(opts.Reference)
-	if err != nil {
-		return usageError{err}
-	}
-	client, err := opts.Remote.client(e)
-	if err != nil {
-		return err
-	}
-	repo, err := client.Repository(ref)
-	if err != nil {
-		return err
-	}
-	desc, err := client.Resolve(ctx, ref)
+	ref, repo, desc, err := opts.Remote.subject(ctx, e, opts.Reference)
 	if err != nil {
 		return err
 	}
