@@ -232,7 +232,8 @@ func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
 	c := postgres(t)
 	store := regmem.New()
-	x := openPostgres(t, store, c.url("not_there_yet"))
+	name := fmt.Sprintf("away_%d", time.Now().UnixNano())
+	x := openPostgres(t, store, c.url(name))
 	defer x.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -259,7 +260,7 @@ func TestDatabaseAway(t *testing.T) {
 		}
 	}
 	// It comes, and the index with it.
-	if _, err := c.db.ExecContext(t.Context(), "CREATE DATABASE not_there_yet"); err != nil {
+	if _, err := c.db.ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
 		t.Fatal(err)
 	}
 	select {
