@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/krmcat/krmcat/internal/yamlpos"
+	"github.com/krmcat/krmcat/schema/internal/fastyaml"
 	"golang.org/x/tools/txtar"
 )
 
@@ -100,6 +102,30 @@ func BenchmarkValidate(b *testing.B) {
 			for b.Loop() {
 				if ds, err := v.Validate(context.Background(), "f", data); err != nil || len(ds) > 0 {
 					b.Fatal(ds, err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkParse is the part of [BenchmarkValidate] that reads the text; the
+// rest of that is the validation.
+func BenchmarkParse(b *testing.B) {
+	a, err := txtar.ParseFile("testdata/rules/k00-valid.txtar")
+	if err != nil {
+		b.Fatal(err)
+	}
+	data := a.Files[0].Data
+	for name, parse := range map[string]func() bool{
+		"fast": func() bool { _, ok := fastyaml.Documents(string(data)); return ok },
+		"slow": func() bool { _, problems := yamlpos.Parse("f", data, yamlpos.Limits{}); return len(problems) == 0 },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if !parse() {
+					b.Fatal("not parsed")
 				}
 			}
 		})
