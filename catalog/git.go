@@ -6,9 +6,10 @@ import (
 	"io/fs"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 )
 
 // DefaultGitTimeout bounds fetching from a git repository unless the location
@@ -75,9 +76,9 @@ var (
 	// refExpr is git check-ref-format for one reference, without the
 	// characters that need quoting anywhere; revision expressions such as
 	// HEAD~1 and main:path are not references.
-	refExpr    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@#=,%-]*$`)
-	commitExpr = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
-	userExpr   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+	refExpr    = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_./+@#=,%-]*$`)
+	commitExpr = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	userExpr   = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
 
 func checkGitRef(ref string) error {

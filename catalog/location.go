@@ -6,12 +6,13 @@ import (
 	"io/fs"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 )
 
 // maxLocation bounds the length of a location in bytes.
@@ -120,13 +121,13 @@ func checkText(s string) error {
 }
 
 var (
-	schemeExpr = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
-	driveExpr  = regexp.MustCompile(`^[A-Za-z]:[/\\]`)
+	schemeExpr = lazyregexp.New(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
+	driveExpr  = lazyregexp.New(`^[A-Za-z]:[/\\]`)
 	// scpExpr is user@host:path; the user is required, or every file name
 	// with a colon would be one.
-	scpExpr = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.-]*)@([A-Za-z0-9][A-Za-z0-9.-]*):([^/].*)$`)
+	scpExpr = lazyregexp.New(`^([A-Za-z0-9_][A-Za-z0-9_.-]*)@([A-Za-z0-9][A-Za-z0-9.-]*):([^/].*)$`)
 	// scpLongExpr is an scp form with more before the @, such as a password.
-	scpLongExpr = regexp.MustCompile(`^[^/@]+@[^/@:]+:.`)
+	scpLongExpr = lazyregexp.New(`^[^/@]+@[^/@:]+:.`)
 )
 
 func parseLocation(s string) (Location, error) {
@@ -267,7 +268,7 @@ func parseURL(s string) (*url.URL, error) {
 }
 
 // hostExpr is a host with an optional port, in lower case.
-var hostExpr = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?\.?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$`)
+var hostExpr = lazyregexp.New(`^([a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?\.?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$`)
 
 func parseWeb(scheme, s string) (Location, error) {
 	if looksLikeGit(s) {
@@ -314,8 +315,8 @@ func parseDigest(s string) (digest.Digest, error) {
 }
 
 var (
-	repositoryExpr = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagExpr        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	repositoryExpr = lazyregexp.New(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagExpr        = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 )
 
 // parseOCI reads host/repository[:tag][@digest][#path] (KC-097).

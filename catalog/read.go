@@ -8,11 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"regexp"
 
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 	"github.com/krmcat/krmcat/internal/yamlpos"
 	"github.com/krmcat/krmcat/schema"
 )
@@ -345,7 +345,7 @@ func storageMount(c object) bool {
 	return v == true
 }
 
-var sha256Expr = regexp.MustCompile(`^(?:sha256:)?([0-9a-f]{64})$`)
+var sha256Expr = lazyregexp.New(`^(?:sha256:)?([0-9a-f]{64})$`)
 
 // contentDigest reads a sha256 field. What is not well-formed is no digest
 // (KC-080: without one, a runtime is not run).

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 	"github.com/krmcat/krmcat/internal/yamlpos"
 )
 
@@ -508,7 +508,7 @@ func (w *rewriter) apply() ([]byte, error) {
 
 // plainExpr is text that is the same plain scalar in block and flow style,
 // whatever stands around it, unless it is of another type than string.
-var plainExpr = regexp.MustCompile(`^[A-Za-z0-9./_][A-Za-z0-9./_@:+=~?&%#;()$-]*$`)
+var plainExpr = lazyregexp.New(`^[A-Za-z0-9./_][A-Za-z0-9./_@:+=~?&%#;()$-]*$`)
 
 // scalarText writes a string: plain if every reader takes it for a string,
 // otherwise in double quotes.
@@ -520,7 +520,7 @@ func scalarText(s string) string {
 }
 
 // yaml11Expr is what YAML 1.1 readers take for something else than a string.
-var yaml11Expr = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|true|false|null|~|\.inf|\.nan|[0-9][0-9_.:-]*(e[0-9+-]+)?|0[xob][0-9a-f_]+|\.[0-9_]+|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*)$`)
+var yaml11Expr = lazyregexp.New(`^(?i:y|n|yes|no|on|off|true|false|null|~|\.inf|\.nan|[0-9][0-9_.:-]*(e[0-9+-]+)?|0[xob][0-9a-f_]+|\.[0-9_]+|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*)$`)
 
 func isPlainString(s string) bool {
 	if yaml11Expr.MatchString(s) {

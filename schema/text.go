@@ -5,22 +5,23 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"strings"
 	"unicode"
 
 	"github.com/github/go-spdx/v2/spdxexp"
+
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 )
 
 var (
-	dnsName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	dnsName = lazyregexp.New(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 	// apiLabel is what Kubernetes wants of a version name (DNS-1035).
-	apiLabel  = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	kindName  = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
-	semver    = regexp.MustCompile(`^v?(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-+_][0-9A-Za-z.+_-]*)?$`)
-	hasScheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
-	scpForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[^/]`)
-	angles    = regexp.MustCompile(`<[^<>]*>`)
+	apiLabel  = lazyregexp.New(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	kindName  = lazyregexp.New(`^[A-Z][A-Za-z0-9]{0,62}$`)
+	semver    = lazyregexp.New(`^v?(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-+_][0-9A-Za-z.+_-]*)?$`)
+	hasScheme = lazyregexp.New(`^[A-Za-z][A-Za-z0-9+.-]*:`)
+	scpForm   = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[^/]`)
+	angles    = lazyregexp.New(`<[^<>]*>`)
 )
 
 // maxReference bounds the length of references and URIs.

@@ -3,21 +3,21 @@ package web
 import (
 	"errors"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
 
 	"github.com/krmcat/krmcat/catalog/index"
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 	"github.com/krmcat/krmcat/web/api"
 )
 
 // slugExpr is what publishers, catalogs and tags are called in URLs.
-var slugExpr = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var slugExpr = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // contentHash names a version of a catalog by its content.
-var contentHash = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
+var contentHash = lazyregexp.New(`^sha256-[0-9a-f]{64}$`)
 
 // maxPublishers bounds the publishers of an aggregate.
 const maxPublishers = 50

@@ -1,11 +1,12 @@
 package index
 
 import (
-	"regexp"
 	"strconv"
+
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 )
 
-var apiVersionExpr = regexp.MustCompile(`^v([1-9][0-9]{0,8})(?:(alpha|beta)([1-9][0-9]{0,8}))?$`)
+var apiVersionExpr = lazyregexp.New(`^v([1-9][0-9]{0,8})(?:(alpha|beta)([1-9][0-9]{0,8}))?$`)
 
 // parseAPIVersion takes a version apart into what sorts: its stability, its
 // number and the number of the alpha or beta.

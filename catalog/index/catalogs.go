@@ -7,19 +7,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 )
 
 // SnapshotTag is a tag of a catalog that names the day it was made
 // (KEP-2985, story 3), with a number for more than one a day. Such a tag is
 // meant never to move.
-var SnapshotTag = regexp.MustCompile(`^v[0-9]{8}(?:\.[1-9][0-9]{0,3})?$`)
+var SnapshotTag = lazyregexp.New(`^v[0-9]{8}(?:\.[1-9][0-9]{0,3})?$`)
 
 // CatalogVersion is a tag of a pushed catalog.
 type CatalogVersion struct {

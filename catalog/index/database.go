@@ -4,8 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"regexp"
 	"strings"
+
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 )
 
 // schemaVersion is the version of the tables. An index with tables of another
@@ -67,7 +68,7 @@ var indexes = []struct{ name, on string }{
 	{"terms_fn", `terms (grp, fn)`},
 }
 
-var typeWords = regexp.MustCompile(`\b(TEXT|BYTES)\b`)
+var typeWords = lazyregexp.New(`\b(TEXT|BYTES)\b`)
 
 func (d dialect) columns(s string) string {
 	return typeWords.ReplaceAllStringFunc(s, func(w string) string {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/schema"
 )
@@ -34,7 +34,7 @@ const (
 // signatureTag is how cosign tags what belongs to the manifest with that
 // digest; without an ending it is the referrers tag of the distribution
 // specification.
-var signatureTag = regexp.MustCompile(`^(sha256)-([0-9a-f]{64})(?:\.(sig|att|sbom))?$`)
+var signatureTag = lazyregexp.New(`^(sha256)-([0-9a-f]{64})(?:\.(sig|att|sbom))?$`)
 
 // ParseRelease reads a tag as a release: a semantic version of three numbers,
 // with or without v. Tags with an underscore, which no semantic version has,

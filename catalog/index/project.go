@@ -7,13 +7,14 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 )
 
 // The status of a release is attached to it as a referrer, so that it is part
@@ -141,7 +142,7 @@ func (l *Listing) Runtimes() []string {
 }
 
 // separators are what several characters in a row become that are no letters.
-var separators = regexp.MustCompile(`[.-]*-[.-]*`)
+var separators = lazyregexp.New(`[.-]*-[.-]*`)
 
 // Slug is a publisher as it stands in URLs and repository names: letters,
 // digits and hyphens.

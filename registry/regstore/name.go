@@ -4,9 +4,10 @@ import (
 	_ "crypto/sha256" // digests of these algorithms can be verified
 	_ "crypto/sha512"
 	"fmt"
-	"regexp"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 )
 
 // MaxRepositoryBytes is the longest repository name, as clients keep host and
@@ -14,8 +15,8 @@ import (
 const MaxRepositoryBytes = 255
 
 var (
-	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagPattern        = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
+	repositoryPattern = lazyregexp.New(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagPattern        = lazyregexp.New(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 )
 
 // ValidRepository reports whether name may name a repository

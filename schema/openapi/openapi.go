@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -31,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 	"github.com/krmcat/krmcat/internal/yamlpos"
 	"github.com/krmcat/krmcat/schema"
 	"github.com/krmcat/krmcat/schema/internal/structural"
@@ -237,8 +237,8 @@ func (r *reporter) add(rule schema.Rule, path []string, onKey bool, message, fix
 
 // The library says some things in words that need the code to be understood.
 var (
-	typeText  = regexp.MustCompile(`^must be of type ([a-z,]+): "(string|integer|number|boolean|object|array|null)"$`)
-	rangeText = regexp.MustCompile(`^(?:Checked|MultipleOf|Maximum boundary|Minimum boundary) value must be (of type .*) in (.*)$`)
+	typeText  = lazyregexp.New(`^must be of type ([a-z,]+): "(string|integer|number|boolean|object|array|null)"$`)
+	rangeText = lazyregexp.New(`^(?:Checked|MultipleOf|Maximum boundary|Minimum boundary) value must be (of type .*) in (.*)$`)
 )
 
 func (r *reporter) errors(rule schema.Rule, obj any, errs field.ErrorList) {

@@ -2,7 +2,6 @@ package openapi
 
 import (
 	"encoding/json"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 	"github.com/krmcat/krmcat/schema"
 )
 
@@ -94,7 +94,7 @@ func (c *ruleCompiler) compile(s *structuralschema.Structural, path []string, re
 }
 
 // compilerText is what the compiler says before the reason.
-var compilerText = regexp.MustCompile(`^.*?compilation failed: (?:ERROR: <input>:[0-9]+:([0-9]+): )?`)
+var compilerText = lazyregexp.New(`^.*?compilation failed: (?:ERROR: <input>:[0-9]+:([0-9]+): )?`)
 
 // explain says why an expression does not compile, without the excerpts that
 // the compiler draws.

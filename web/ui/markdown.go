@@ -96,8 +96,6 @@ func insideLink(n ast.Node) bool {
 	return false
 }
 
-var languageClass = regexp.MustCompile(`^language-[A-Za-z0-9_+-]{1,30}$`)
-
 // policy is the second wall: it lets through what a text may have, whatever
 // the renderer made.
 var policy = sync.OnceValue(func() *bluemonday.Policy {
@@ -110,7 +108,7 @@ var policy = sync.OnceValue(func() *bluemonday.Policy {
 	p.AllowAttrs("href").OnElements("a")
 	p.AllowElements("h3", "h4", "h5", "h6", "p", "br", "hr", "strong", "em", "del", "code", "pre", "blockquote",
 		"ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td")
-	p.AllowAttrs("class").Matching(languageClass).OnElements("code")
+	p.AllowAttrs("class").Matching(regexp.MustCompile(`^language-[A-Za-z0-9_+-]{1,30}$`)).OnElements("code")
 	p.AllowAttrs("align").Matching(regexp.MustCompile(`^(left|right|center)$`)).OnElements("th", "td")
 	p.AllowAttrs("start").Matching(bluemonday.Integer).OnElements("ol")
 	p.AllowAttrs("type").Matching(regexp.MustCompile(`^checkbox$`)).OnElements("input")

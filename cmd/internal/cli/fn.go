@@ -11,7 +11,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -20,6 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 	"github.com/krmcat/krmcat/runtime/merge"
 	"github.com/krmcat/krmcat/runtime/pkgdir"
 	"github.com/krmcat/krmcat/runtime/resourcelist"
@@ -333,7 +333,7 @@ func withDefaultPath(it *resourcelist.Item, pattern string) (*resourcelist.Item,
 	return it.WithAnnotation(resourcelist.PathAnnotation, p)
 }
 
-var notInName = regexp.MustCompile(`[^A-Z0-9_]`)
+var notInName = lazyregexp.New(`[^A-Z0-9_]`)
 
 // configVariables are the fields of a functionConfig as variables (CF-20).
 func configVariables(config []byte) (map[string]string, error) {

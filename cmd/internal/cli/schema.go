@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/krmcat/krmcat/catalog"
+	"github.com/krmcat/krmcat/internal/lazyregexp"
 	"github.com/krmcat/krmcat/internal/yamlpos"
 	"github.com/krmcat/krmcat/schema"
 )
@@ -149,7 +149,7 @@ func (s *schemaFinder) function(ctx context.Context, gvk catalog.GroupVersionKin
 	return schema.FunctionJSONSchema(gvk.APIVersion(), gvk.Kind, v.Schema)
 }
 
-var fileWord = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
+var fileWord = lazyregexp.New(`^[a-z0-9][a-z0-9.-]*$`)
 
 // schemaFile is where kubeconform looks for the schema of a type. It is empty
 // for types whose names are no words, which could lead out of the folder.
