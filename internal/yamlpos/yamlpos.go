@@ -58,6 +58,8 @@ const (
 	Tag                     // a tag other than those of JSON's types
 	Number                  // a number that JSON cannot hold
 	Placeholder             // a line that holds only "...", as in documentation
+	Field                   // a field that [Document.Decode] does not know
+	Type                    // a value of another type than [Document.Decode] asks for
 )
 
 // Problem is something about a document's text that makes it unreadable or
