@@ -173,55 +173,13 @@ func inParallel(workers, n int, f func(i int) error) (times []time.Duration, err
 	return times, errs, took
 }
 
-// fill compares pushes to an empty store with those to a full one, and
-// measures how long a full one takes to start.
-func fill(ctx context.Context, o options) error {
-	s, err := startKrmcat(ctx, o.Dir)
-	if err != nil {
-		return err
-	}
-	defer func() { s.stop() }()
-	o.Artifacts = 500
-	report := func(what string, round int) error {
-		r, err := load(ctx, s, o, round, nil)
-		for _, r := range r {
-			fmt.Println(what, r)
-		}
-		return err
-	}
-	if err := report("empty", 0); err != nil {
-		return err
-	}
-	begin := time.Now()
-	_, errs, _ := inParallel(o.Workers, o.Fill, func(i int) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return s.pushSmall(ctx, fmt.Sprintf("fill/fn-%d", i/perRepository), fmt.Sprintf("v1.%d.0", i%perRepository), fmt.Appendf(nil, "layer %d", i))
-	})
-	if len(errs) > 0 {
-		return errs[0]
-	}
-	fmt.Printf("filled with %d artifacts in %.0f s\n", o.Fill, time.Since(begin).Seconds())
-	s.stop()
-	begin = time.Now()
-	if s, err = startKrmcat(ctx, o.Dir); err != nil {
-		return err
-	}
-	fmt.Printf("started with them in %.0f ms\n", milliseconds(time.Since(begin)))
-	if err := report("full ", 1); err != nil {
-		return err
-	}
-	return referrersOf(ctx, s, o)
-}
-
 // referrersOf measures the list of 1, 10 and 100 referrers of one subject.
 func referrersOf(ctx context.Context, s *server, o options) error {
 	for _, n := range []int{1, 10, 100} {
 		subject := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString(fmt.Sprint("subject ", n)), Size: 1}
 		for i := range n {
 			sig := regtest.NewArtifact("application/vnd.example.signature", &subject, fmt.Appendf(nil, "signature %d", i))
-			if err := s.push(ctx, "referrers/of", "", sig); err != nil {
+			if err := s.pushTo(ctx, "referrers/of", "", sig); err != nil {
 				return err
 			}
 		}
@@ -238,7 +196,7 @@ func referrersOf(ctx context.Context, s *server, o options) error {
 
 // largeBlob measures one large blob.
 func largeBlob(ctx context.Context, o options) error {
-	s, err := startKrmcat(ctx, o.Dir)
+	s, err := startKrmcat(ctx, o.Dir, nil)
 	if err != nil {
 		return err
 	}

@@ -39,15 +39,6 @@ type options struct {
 }
 
 func main() {
-	if len(os.Args) > 1 {
-		if f, ok := map[string]func([]string) error{serveArg: serve, bucketArg: serveBucket}[os.Args[1]]; ok {
-			if err := f(os.Args[2:]); err != nil {
-				fmt.Fprintln(os.Stderr, "bench:", err)
-				os.Exit(1)
-			}
-			return
-		}
-	}
 	var o options
 	flag.IntVar(&o.Artifacts, "n", 500, "artifacts of a round")
 	flag.IntVar(&o.Workers, "workers", 8, "workers")

@@ -22,26 +22,36 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/krmcat/krmcat/registry/regdir"
-	"github.com/krmcat/krmcat/registry/regserver"
 	"github.com/krmcat/krmcat/registry/regtest"
 )
 
-// serveArg makes this program the server that it measures.
-const serveArg = "serve"
+// buildKrmcat builds the program that is measured.
+func buildKrmcat(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "krmcat-program")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/krmcat/krmcat/cmd/krmcat")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building krmcat: %w\n%s", err, out)
+	}
+	return path, nil
+}
 
-// serve serves a folder: serve ADDRESS FOLDER.
-func serve(args []string) error {
-	if len(args) != 2 {
-		return errors.New("usage: bench serve ADDRESS FOLDER")
-	}
-	store, err := regdir.Open(args[1], nil)
+// startServe starts krmcat serve, and does not wait until it answers.
+func startServe(ctx context.Context, program, log string, env []string, args ...string) (*server, error) {
+	host, err := address()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	srv := &http.Server{Addr: args[0], Handler: regserver.New(store, nil)}
-	regserver.Harden(srv)
-	return srv.ListenAndServe()
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Close() }() // the program has its own
+	cmd := exec.CommandContext(ctx, program, append([]string{"serve", "--listen", host, "--gc-interval", "0"}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = out, out
+	s := &server{name: "krmcat", host: host, cmd: cmd, begun: time.Now()}
+	return s, cmd.Start()
 }
 
 // server is a registry in a process of its own.
@@ -49,16 +59,19 @@ type server struct {
 	name string
 	host string
 	cmd  *exec.Cmd
+	// begun is when it was started.
+	begun time.Time
 }
 
 // start runs a program until it answers at its address.
 func start(ctx context.Context, name, host string, cmd *exec.Cmd) (*server, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
+	begun := time.Now()
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	s := &server{name, host, cmd}
+	s := &server{name: name, host: host, cmd: cmd, begun: begun}
 	for range 600 {
 		conn, err := net.Dial("tcp", host)
 		if err == nil {
@@ -102,34 +115,41 @@ func find(name string) (string, bool) {
 	return path, err == nil
 }
 
-func startKrmcat(ctx context.Context, dir string) (*server, error) {
-	host, err := address()
+// startKrmcat starts krmcat serve as it is, with its index and its pages, on a
+// folder or, if store is not nil, on a bucket.
+func startKrmcat(ctx context.Context, dir string, store *minioServer) (*server, error) {
+	program, err := buildKrmcat(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
+	args := []string{"--data", filepath.Join(dir, "krmcat")}
+	var env []string
+	if store != nil {
+		args = append(args, "--storage", "s3://krmcat?endpoint="+store.endpoint)
+		env = []string{"AWS_ACCESS_KEY_ID=" + minioUser, "AWS_SECRET_ACCESS_KEY=" + minioPassword}
+	}
+	s, err := startServe(ctx, program, filepath.Join(dir, "krmcat.log"), env, args...)
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, "krmcat", host, exec.CommandContext(ctx, self, serveArg, host, filepath.Join(dir, "krmcat")))
+	for range 1000 {
+		if s.get(ctx, "/v2/") == nil {
+			return s, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.stop()
+	return nil, errors.New("krmcat does not answer; see krmcat.log in the folder given with -dir")
 }
 
 // startAll starts krmcat and whichever others the machine has.
 func startAll(ctx context.Context, dir string, store *minioServer) ([]*server, error) {
 	var servers []*server
-	if store == nil {
-		s, err := startKrmcat(ctx, dir)
-		if err != nil {
-			return nil, err
-		}
-		servers = append(servers, s)
-	} else {
-		s, err := startBucket(ctx, store)
-		if err != nil {
-			return nil, err
-		}
-		servers = append(servers, s)
+	s, err := startKrmcat(ctx, dir, store)
+	if err != nil {
+		return nil, err
 	}
+	servers = append(servers, s)
 	for _, peer := range []struct{ name, program string }{{"docker-registry", "docker-registry"}, {"distribution", "registry"}} {
 		path, ok := find(peer.program)
 		if !ok || store != nil && peer.name == "docker-registry" {
@@ -234,8 +254,8 @@ func (s *server) send(ctx context.Context, method, path string, body []byte, med
 	return nil
 }
 
-// push pushes an artifact; without a tag, by its digest.
-func (s *server) push(ctx context.Context, repository, tag string, a *regtest.Artifact) error {
+// pushTo pushes an artifact; without a tag, by its digest.
+func (s *server) pushTo(ctx context.Context, repository, tag string, a *regtest.Artifact) error {
 	for _, b := range a.Blobs {
 		if err := s.send(ctx, http.MethodPost, "/v2/"+repository+"/blobs/uploads/?digest="+string(digest.FromBytes(b)), b, "application/octet-stream"); err != nil {
 			return err
@@ -245,10 +265,6 @@ func (s *server) push(ctx context.Context, repository, tag string, a *regtest.Ar
 		tag = string(a.Descriptor.Digest)
 	}
 	return s.send(ctx, http.MethodPut, "/v2/"+repository+"/manifests/"+tag, a.Manifest, a.Descriptor.MediaType)
-}
-
-func (s *server) pushSmall(ctx context.Context, repository, tag string, layer []byte) error {
-	return s.push(ctx, repository, tag, regtest.NewArtifact("application/vnd.example", nil, layer))
 }
 
 // The credentials of the MinIO that this program starts.

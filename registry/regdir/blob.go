@@ -27,7 +27,10 @@ func noBlob(repository string, d digest.Digest) error {
 const renewAfter = time.Second
 
 // StatBlob returns the size of a blob of a repository.
-func (s *Store) StatBlob(_ context.Context, repository string, d digest.Digest) (int64, error) {
+func (s *Store) StatBlob(ctx context.Context, repository string, d digest.Digest) (int64, error) {
+	if err := s.settled(ctx); err != nil {
+		return 0, err
+	}
 	// Not before a push of the same blob that is under way has flushed it.
 	l := s.blobLocks.of(string(d))
 	l.RLock()
@@ -88,7 +91,10 @@ func (s *Store) FetchBlob(ctx context.Context, repository string, d digest.Diges
 }
 
 // MountBlob makes a blob one of another repository too.
-func (s *Store) MountBlob(_ context.Context, repository, from string, d digest.Digest) error {
+func (s *Store) MountBlob(ctx context.Context, repository, from string, d digest.Digest) error {
+	if err := s.settled(ctx); err != nil {
+		return err
+	}
 	l := s.blobLocks.of(string(d))
 	l.Lock()
 	defer l.Unlock()
@@ -135,7 +141,10 @@ func (s *Store) link(repository string, d digest.Digest, size int64) error {
 
 // DeleteBlob removes a blob from a repository. The content goes with the next
 // garbage collection, if nobody else has it.
-func (s *Store) DeleteBlob(_ context.Context, repository string, d digest.Digest) error {
+func (s *Store) DeleteBlob(ctx context.Context, repository string, d digest.Digest) error {
+	if err := s.settled(ctx); err != nil {
+		return err
+	}
 	rl := s.repoLocks.of(repository)
 	rl.Lock()
 	defer rl.Unlock()

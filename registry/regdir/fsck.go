@@ -61,6 +61,9 @@ type check struct {
 }
 
 func (c *check) run(ctx context.Context) error {
+	if err := c.s.settled(ctx); err != nil {
+		return err
+	}
 	for path, err := range c.s.blobFiles() {
 		if err == nil {
 			err = ctx.Err()

@@ -80,6 +80,9 @@ func hashOf(d digest.Digest) uint64 { return maphash.String(stripeSeed, string(d
 // up those to one repository at a time, while it reads that one's manifests.
 // Only one runs at a time; others wait.
 func (s *Store) GC(ctx context.Context, opts *GCOptions) (GCResult, error) {
+	if err := s.settled(ctx); err != nil {
+		return GCResult{}, err
+	}
 	s.gcRunning.Lock()
 	defer s.gcRunning.Unlock()
 	c := &collection{noted: map[string]bool{}}

@@ -177,7 +177,10 @@ func (s *Store) manifests(repository string) iter.Seq2[*regstore.Manifest, error
 }
 
 // PutManifest stores a manifest and points tags at it.
-func (s *Store) PutManifest(_ context.Context, repository string, m *regstore.Manifest, tags []regstore.Tag) error {
+func (s *Store) PutManifest(ctx context.Context, repository string, m *regstore.Manifest, tags []regstore.Tag) error {
+	if err := s.settled(ctx); err != nil {
+		return err
+	}
 	rl := s.repoLocks.of(repository)
 	rl.RLock()
 	defer rl.RUnlock()
@@ -316,7 +319,10 @@ func (s *Store) writeManifest(repository string, m *regstore.Manifest) error {
 }
 
 // DeleteTag removes a tag.
-func (s *Store) DeleteTag(_ context.Context, repository, tag string) error {
+func (s *Store) DeleteTag(ctx context.Context, repository, tag string) error {
+	if err := s.settled(ctx); err != nil {
+		return err
+	}
 	rl := s.repoLocks.of(repository)
 	rl.RLock()
 	defer rl.RUnlock()
@@ -331,7 +337,10 @@ func (s *Store) DeleteTag(_ context.Context, repository, tag string) error {
 }
 
 // DeleteManifest removes a manifest after the tags that point at it.
-func (s *Store) DeleteManifest(_ context.Context, repository string, d digest.Digest) error {
+func (s *Store) DeleteManifest(ctx context.Context, repository string, d digest.Digest) error {
+	if err := s.settled(ctx); err != nil {
+		return err
+	}
 	rl := s.repoLocks.of(repository)
 	rl.Lock()
 	defer rl.Unlock()

@@ -12,6 +12,7 @@
 //	repositories/NAME/_manifests/ALG-HEX media type, newline, the manifest
 //	repositories/NAME/_tags/TAG          the digest that the tag points at
 //	repositories/NAME/_referrers/S/R     how the referrers of S list R
+//	opening                              changes each time the folder is opened
 //	uploads/                             unfinished uploads
 //	tmp/                                 emptied at the start
 //
@@ -21,6 +22,8 @@
 package regdir
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -89,6 +92,10 @@ type Store struct {
 
 	gcRunning sync.Mutex
 	gc        atomic.Pointer[collection]
+
+	flushed       chan struct{} // closed when what was found at the start is durable
+	flushErr      error         // why it is not
+	opening, last string        // see Opening
 }
 
 var _ regstore.Driver = (*Store)(nil)
@@ -146,11 +153,6 @@ func (s *Store) open(dir string) error {
 	if s.lock, err = durable.LockFile(filepath.Join(root, "lock")); err != nil {
 		return writable(err)
 	}
-	// A process that was killed may have left names that are visible but
-	// not flushed. From here on, what is visible at the start is durable.
-	if err := durable.SyncAll(root); err != nil {
-		return err
-	}
 	if err := os.RemoveAll(filepath.Join(root, "tmp")); err != nil {
 		return writable(err)
 	}
@@ -166,13 +168,65 @@ func (s *Store) open(dir string) error {
 		}
 	}
 	// Whether there is room to write shows now, not at the first push.
-	if err := durable.WriteFile(s.tmp(), filepath.Join(root, "tmp", "probe"), []byte(layoutText)); err != nil {
+	if err := s.noteOpening(); err != nil {
 		return writable(err)
 	}
-	if err := os.Remove(filepath.Join(root, "tmp", "probe")); err != nil {
-		return writable(err)
-	}
+	s.flush()
 	return s.countUploads()
+}
+
+// flush makes durable what is there: a process that was killed may have left
+// names that are visible but not flushed. On a busy disk that can take a while,
+// in which content can be read already; whatever relies on it waits (see
+// settled).
+func (s *Store) flush() {
+	s.flushed = make(chan struct{})
+	go func() {
+		defer close(s.flushed)
+		begin := time.Now()
+		if err := durable.SyncAll(s.root); err != nil {
+			s.flushErr = fmt.Errorf("flushing what the last process left: %w", storageError(err))
+			s.log.Error("nothing can be stored", "error", s.flushErr)
+		} else if took := time.Since(begin); took > time.Second {
+			s.log.Info("what the last process left is on the disk now", "duration", took.Round(time.Millisecond))
+		}
+	}()
+}
+
+// settled waits until what was found at the start is durable. Everybody does
+// who changes something, or tells a client that it need not send something:
+// otherwise what is stored now could outlive what it refers to.
+func (s *Store) settled(ctx context.Context) error {
+	select {
+	case <-s.flushed:
+		return s.flushErr
+	default:
+	}
+	select {
+	case <-s.flushed:
+		return s.flushErr
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Opening returns a name that was given to this opening of the folder, and the
+// one that was given to the last opening before. Whoever remembers the latter
+// knows that nobody else has changed anything in between.
+func (s *Store) Opening() (this, last string) { return s.opening, s.last }
+
+const maxOpening = 64
+
+func (s *Store) noteOpening() error {
+	path := filepath.Join(s.root, "opening")
+	switch b, err := os.ReadFile(path); {
+	case err == nil && len(b) <= maxOpening:
+		s.last = strings.TrimSpace(string(b))
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	s.opening = rand.Text()
+	return durable.WriteFile(s.tmp(), path, []byte(s.opening+"\n"))
 }
 
 // recognize tells a registry folder from others.
@@ -209,7 +263,10 @@ func writable(err error) error {
 }
 
 // Close gives the folder back. No other call may be running.
-func (s *Store) Close() error { return s.lock.Unlock() }
+func (s *Store) Close() error {
+	<-s.flushed
+	return s.lock.Unlock()
+}
 
 func (s *Store) tmp() string { return filepath.Join(s.root, "tmp") }
 

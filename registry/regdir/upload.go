@@ -170,6 +170,9 @@ func (s *Store) AppendUpload(ctx context.Context, repository, id string, c regst
 
 // FinishUpload adds the last chunk and stores the blob.
 func (s *Store) FinishUpload(ctx context.Context, repository, id string, c regstore.Chunk, d digest.Digest) error {
+	if err := s.settled(ctx); err != nil {
+		return err
+	}
 	var f *os.File
 	var ses *session
 	var err error
