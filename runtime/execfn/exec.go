@@ -5,7 +5,10 @@
 // user, unless a [Sandbox] takes them away. It is therefore run only when the
 // user grants it. It gets nothing of the caller's environment, a temporary
 // folder of its own that is also its working directory and home, and limits
-// of time, memory and output; its process group is killed at the end.
+// of time, memory and output. Nothing that it starts outlives it: on Linux it
+// is the first process of a PID namespace, which the kernel ends with it; where
+// that is not allowed, its children are found by their environment and killed;
+// on other systems its process group is killed.
 package execfn
 
 import (
@@ -27,7 +30,11 @@ import (
 // change everything about the command except its streams.
 type Sandbox interface {
 	// Confine is given the command and the only folder that it may write
-	// to. An error keeps the function from running.
+	// to. On Linux the command asks for a PID namespace already, and for a
+	// user namespace with the caller's user in it unless the caller is root;
+	// a sandbox adds to these. If the system refuses to start the command,
+	// Confine is called again with one that asks for less. An error keeps
+	// the function from running.
 	Confine(cmd *exec.Cmd, tmp string, l runtime.Limits) error
 }
 
@@ -131,6 +138,7 @@ func (f *function) Run(ctx context.Context, stdio runtime.Stdio) error {
 		Stdio:       stdio,
 		Limits:      f.limits,
 		BoundMemory: true,
+		Contain:     true,
 	}
 	if f.sandbox != nil {
 		spec.Adjust = func(cmd *exec.Cmd) error { return f.sandbox.Confine(cmd, tmp, f.limits.WithDefaults()) }

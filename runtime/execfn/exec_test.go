@@ -12,9 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -71,41 +69,50 @@ func TestSuite(t *testing.T) {
 	}, fntest.Options{NoMemory: goruntime.GOOS != "linux"})
 }
 
-// A function that is killed takes the processes that it started with it.
-func TestForks(t *testing.T) {
-	fn, err := execfn.Local("testfn", fntest.Build(t), nil, allowed, runtime.Limits{Timeout: time.Second}, nil)
-	if err != nil {
-		t.Fatal(err)
+// What a function has started does not outlive it, however it ends and
+// whatever the processes did to get away: a session of their own, a parent
+// that has ended, streams that are closed or held open.
+func TestLeavesNoProcess(t *testing.T) {
+	if goruntime.GOOS != "linux" {
+		t.Skip("other systems end the process group only")
 	}
-	var errs bytes.Buffer
-	err = fn.Run(t.Context(), runtime.Stdio{Stdin: bytes.NewReader(fntest.List("fork")), Stderr: &errs})
-	if !errors.Is(err, runtime.ErrTimeout) {
-		t.Fatalf("got %v", err)
+	for _, tt := range []struct {
+		do string
+		is error
+	}{
+		{"fork", runtime.ErrTimeout},
+		{"daemon", nil},
+		{"daemon-holds", nil},
+		{"daemon-hang", runtime.ErrTimeout},
+		{"bomb", nil},
+	} {
+		t.Run(tt.do, func(t *testing.T) {
+			t.Parallel()
+			l := runtime.Limits{}
+			if tt.is != nil {
+				l.Timeout = 3 * time.Second
+			}
+			fn, err := execfn.Local("testfn", fntest.Build(t), nil, allowed, l, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			token := fntest.Token()
+			var out, errs bytes.Buffer
+			err = fn.Run(t.Context(), runtime.Stdio{Stdin: bytes.NewReader(fntest.List(tt.do + " " + token)), Stdout: &out, Stderr: &errs})
+			if !errors.Is(err, tt.is) {
+				t.Errorf("got %v, want %v", err, tt.is)
+			}
+			if pids := fntest.Running(t, token); len(pids) > 0 {
+				t.Errorf("still running: %v", pids)
+			}
+			if strings.HasPrefix(tt.do, "daemon") && !strings.Contains(errs.String(), "started a daemon") {
+				t.Errorf("the function did not do what is tested:\n%s", errs.String())
+			}
+			if tt.do == "daemon-holds" && out.Len() == 0 {
+				t.Error("the output is lost")
+			}
+		})
 	}
-	_, pid, ok := strings.Cut(errs.String(), "child ")
-	n, err := strconv.Atoi(strings.TrimSpace(pid))
-	if !ok || err != nil {
-		t.Fatalf("standard error is %q", errs.String())
-	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		if dead(n) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the child is alive")
-		}
-		goruntime.Gosched()
-	}
-}
-
-// dead reports whether a process has ended; one that nobody has waited for
-// yet counts.
-func dead(pid int) bool {
-	if syscall.Kill(pid, 0) != nil {
-		return true
-	}
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
 // The private folder of a run is gone afterwards, and is where files go.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,23 +30,43 @@ func Config(do string) []byte {
 //	delete     removes all items
 //	strip      removes all comments
 //	validate   an information and no errors
+//	move       gives all items the path under data.to
 //
 // Failing in the ways that functions fail:
 //
-//	fail, kill, invalid (an error in results), error-exit-0, missing-file
+//	fail, silent, kill, missing-file, needs-root, needs-network
+//	invalid (an error in results), said-twice (also on standard error),
+//	error-exit-0, bad-results
 //	garbage, logs, half, empty, bare, other-kind, two, utf8, no-items
-//	hang, fork (leaves a process behind), flood, flood-stderr, memory
-//	escape, absolute, collide, internal
+//	hang, flood, flood-stderr, memory
+//	escape, absolute, collide, internal, drop-internal
 //
-// And telling what it can see on standard error: env, local, network, write,
-// user.
+// Starting processes that nobody waits for, with a token by which [Running]
+// finds them:
+//
+//	fork TOKEN            a child, and waits
+//	bomb TOKEN            children until the system refuses, or there are 100
+//	daemon TOKEN          a grandchild in a session of its own; then it copies
+//	daemon-holds TOKEN    the same, which keeps the streams open
+//	daemon-hang TOKEN     the same, and waits
+//
+// Doing what functions should not, which only tests of conformance find:
+//
+//	always-v1, reformat, backwards, random, crash-empty, known-only,
+//	first-ten, needs-path
+//
+// And telling what it can see on standard error: env, local, network, pid,
+// write, user.
 func Function(stdin io.Reader, stdout, stderr io.Writer) int {
+	if code, ok := child(); ok {
+		return code
+	}
 	input, err := io.ReadAll(stdin)
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
-	do := word(input, "do: ")
+	do, token, _ := strings.Cut(word(input, "do: "), " ")
 	list := rest(input)
 	switch do {
 	case "", "copy":
@@ -68,6 +89,51 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 	case "validate":
 		_, _ = stdout.Write(append(list, "results:\n- message: all is well\n  severity: info\n"...))
+	case "move":
+		_, _ = stdout.Write(pathed(list, word(input, "to: ")))
+	case "silent":
+		return 3
+	case "needs-root":
+		if _, err := os.ReadFile("/etc/shadow"); err != nil {
+			fmt.Fprintln(stderr, err)
+			return 1
+		}
+		_, _ = stdout.Write(list)
+	case "needs-network":
+		// Connecting with UDP sends nothing, but it needs a route.
+		conn, err := net.Dial("udp", "192.0.2.1:53")
+		if err != nil {
+			fmt.Fprintln(stderr, err)
+			return 1
+		}
+		_ = conn.Close()
+		_, _ = stdout.Write(list)
+	case "bad-results":
+		_, _ = stdout.Write(append(list, "results:\n- severity: info\n  field: {path: spec.replicas}\n"...))
+	case "said-twice":
+		_, _ = stdout.Write(append(list, "results:\n- message: replicas must be odd\n  severity: error\n  resourceRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n  field: {path: spec.replicas}\n"...))
+		fmt.Fprint(stderr, "looking at 1 resource\n[error] apps/v1/Deployment web spec.replicas: replicas must be odd\ngiving up\n")
+		return 1
+	case "always-v1":
+		_, _ = stdout.Write(bytes.Replace(bytes.Replace(list, []byte("/v1beta1\n"), []byte("/v1\n"), 1), []byte("/v1alpha1\n"), []byte("/v1\n"), 1))
+	case "reformat":
+		_, _ = stdout.Write(bytes.ReplaceAll(list, []byte("    name: web\n"), []byte("    name:   \"web\"\n")))
+	case "backwards":
+		_, _ = stdout.Write(backwards(list))
+	case "random":
+		fmt.Fprintf(stdout, "%s# %d\n", list, time.Now().UnixNano())
+	case "crash-empty", "needs-path":
+		if !bytes.Contains(list, []byte("items:")) && do == "crash-empty" || do == "needs-path" && !bytes.Contains(list, []byte("config.kubernetes.io/path")) {
+			fmt.Fprintln(stderr, "panic: runtime error: index out of range [0] with length 0")
+			return 2
+		}
+		_, _ = stdout.Write(list)
+	case "known-only":
+		_, _ = stdout.Write(keep(list, func(i int, item []byte) bool { return bytes.Contains(item, []byte("kind: Deployment\n")) }))
+	case "first-ten":
+		_, _ = stdout.Write(keep(list, func(i int, _ []byte) bool { return i < 10 }))
+	case "drop-internal":
+		_, _ = stdout.Write(bytes.ReplaceAll(list, []byte("      internal.config.kubernetes.io/other: keep\n"), nil))
 	case "fail":
 		fmt.Fprintln(stderr, "cannot do it: the frobnicator is missing")
 		return 3
@@ -108,14 +174,30 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "waiting for nothing")
 		time.Sleep(10 * time.Minute)
 	case "fork":
-		child := exec.Command("/bin/sleep", "600")
-		child.Stdout, child.Stderr = os.Stdout, os.Stderr
-		if err := child.Start(); err != nil {
+		if err := start(token, true, "sleep"); err != nil {
 			fmt.Fprintln(stderr, err)
 			return 1
 		}
-		fmt.Fprintln(stderr, "child", child.Process.Pid)
+		fmt.Fprintln(stderr, "started a child")
 		time.Sleep(10 * time.Minute)
+	case "bomb":
+		for i := range 100 {
+			if err := start(token, false, "sleep"); err != nil {
+				fmt.Fprintf(stderr, "child %d: %v\n", i, err)
+				return 1
+			}
+		}
+	case "daemon", "daemon-holds", "daemon-hang":
+		if err := start(token, do != "daemon", "daemon"); err != nil {
+			fmt.Fprintln(stderr, err)
+			return 1
+		}
+		// The child in between has ended when it has started the other.
+		fmt.Fprintln(stderr, "started a daemon")
+		if do == "daemon-hang" {
+			time.Sleep(10 * time.Minute)
+		}
+		_, _ = stdout.Write(list)
 	case "flood", "flood-stderr":
 		w := stdout
 		if do != "flood" {
@@ -155,6 +237,9 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 		err = os.WriteFile("/local/new", nil, 0o644)
 		fmt.Fprintln(stderr, "write:", err)
 		_, _ = stdout.Write(list)
+	case "pid":
+		fmt.Fprintf(stderr, "pid: %d\n", os.Getpid())
+		_, _ = stdout.Write(list)
 	case "user":
 		fmt.Fprintf(stderr, "uid %d gid %d\n", os.Getuid(), os.Getgid())
 		b, _ := os.ReadFile("/proc/self/status")
@@ -181,6 +266,48 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// start starts this program again as a process of the given kind; a daemon has
+// started its child, and ended, when start returns.
+func start(token string, holds bool, kind string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := &exec.Cmd{Path: self, Args: []string{"testfn", kind, token}}
+	if holds {
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	}
+	if kind == "daemon" {
+		detach(cmd)
+		return cmd.Run()
+	}
+	return cmd.Start()
+}
+
+// child is what this program does when it is started by [start].
+func child() (code int, ok bool) {
+	if len(os.Args) != 3 {
+		return 0, false
+	}
+	switch kind, token := os.Args[1], os.Args[2]; kind {
+	case "daemon":
+		self, err := os.Executable()
+		if err != nil {
+			return 1, true
+		}
+		cmd := &exec.Cmd{Path: self, Args: []string{"testfn", "sleep", token}, Stdout: os.Stdout, Stderr: os.Stderr}
+		detach(cmd)
+		if err := cmd.Start(); err != nil {
+			return 1, true
+		}
+		return 0, true
+	case "sleep":
+		time.Sleep(10 * time.Minute)
+		return 0, true
+	}
+	return 0, false
+}
+
 // word is the rest of the first line that starts with prefix, after spaces.
 func word(b []byte, prefix string) string {
 	for line := range bytes.Lines(b) {
@@ -203,6 +330,41 @@ func rest(input []byte) []byte {
 func add(list []byte, items string) []byte {
 	list = bytes.Replace(list, []byte("\nitems: []\n"), []byte("\nitems:\n"), 1)
 	return append(list, items...)
+}
+
+// split takes the items apart; they start in column 0, as krmcat writes them.
+func split(list []byte) (head []byte, items [][]byte) {
+	rest := list
+	if i := bytes.Index(rest, []byte("\nitems:\n")); i >= 0 {
+		head, rest = rest[:i+len("\nitems:\n")], rest[i+len("\nitems:\n"):]
+	}
+	for line := range bytes.Lines(rest) {
+		if bytes.HasPrefix(line, []byte("- ")) || len(items) == 0 {
+			items = append(items, nil)
+		}
+		items[len(items)-1] = append(items[len(items)-1], line...)
+	}
+	return head, items
+}
+
+func backwards(list []byte) []byte {
+	head, items := split(list)
+	slices.Reverse(items)
+	return append(slices.Clone(head), bytes.Join(items, nil)...)
+}
+
+func keep(list []byte, want func(int, []byte) bool) []byte {
+	head, items := split(list)
+	out := slices.Clone(head)
+	for i, it := range items {
+		if want(i, it) {
+			out = append(out, it...)
+		}
+	}
+	if len(out) == len(head) {
+		return bytes.Replace(out, []byte("\nitems:\n"), []byte("\nitems: []\n"), 1)
+	}
+	return out
 }
 
 // pathed changes the paths of all items.

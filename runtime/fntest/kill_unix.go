@@ -3,6 +3,7 @@
 package fntest
 
 import (
+	"os/exec"
 	"syscall"
 	"time"
 )
@@ -16,3 +17,6 @@ func kill() int {
 	time.Sleep(time.Minute)
 	return 137
 }
+
+// detach gives a command a session, and so a process group, of its own.
+func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

@@ -3,6 +3,7 @@ package fntest
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"os"
 	"os/exec"
@@ -193,6 +194,28 @@ func Cleanup() {
 	if built.path != "" {
 		_ = os.RemoveAll(filepath.Dir(built.path))
 	}
+}
+
+// Token returns a word that no other test uses, for [Running].
+func Token() string { return "t" + strings.ToLower(rand.Text()) }
+
+// Running returns the numbers of the processes of this machine that the test
+// function has started with a token. It looks in /proc, which Linux has.
+func Running(t testing.TB, token string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []string
+	for _, f := range files {
+		// One that has ended meanwhile, or that nobody has waited for, has
+		// no command line.
+		if b, err := os.ReadFile(f); err == nil && bytes.HasSuffix(b, []byte("\x00"+token+"\x00")) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
 }
 
 // Require skips a test that needs something this machine does not have, or

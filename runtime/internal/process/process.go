@@ -1,5 +1,6 @@
 // Package process runs a child process for an executor within limits of time,
-// memory and output, and leaves nothing of its process group behind.
+// memory and output, and leaves nothing of its process group behind, nor, if
+// asked to, of what has left that.
 package process
 
 import (
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +29,12 @@ type Spec struct {
 	// BoundMemory puts the memory limit on the process itself, where the
 	// system can do that.
 	BoundMemory bool
+	// Contain ends everything that the process has started with it, also what
+	// has left its process group and its session. On Linux it runs as the first
+	// process of a PID namespace, or where that is not allowed, with a variable
+	// in its environment by which its children are found; elsewhere this is
+	// the same as without.
+	Contain bool
 	// Adjust may change the command before it is started, for a sandbox.
 	Adjust func(*exec.Cmd) error
 	// Killed is called when the process is killed before its end; for a
@@ -57,9 +65,9 @@ func Run(ctx context.Context, s Spec) error {
 	stderr := &limited{w: kept, left: max(l.MaxOutput, maxStderrPassed), over: func() {
 		cancel(fmt.Errorf("function %s wrote more than %d bytes to its standard error and was killed: %w", s.Name, l.MaxOutput, runtime.ErrOutputLimit))
 	}}
-	cmd, err := start(func() (*exec.Cmd, error) {
+	cmd, end, err := startContained(s.Contain, func(c containment) (*exec.Cmd, error) {
 		cmd := exec.CommandContext(ctx, s.Path, s.Args...)
-		cmd.Env = s.Env
+		cmd.Env = slices.Clone(s.Env)
 		if cmd.Env == nil {
 			cmd.Env = []string{}
 		}
@@ -68,6 +76,9 @@ func Run(ctx context.Context, s Spec) error {
 		group(cmd)
 		cmd.Cancel = func() error { return killGroup(cmd) }
 		cmd.WaitDelay = waitDelay
+		if c.prepare != nil {
+			c.prepare(cmd)
+		}
 		if s.Adjust == nil {
 			return cmd, nil
 		}
@@ -85,6 +96,9 @@ func Run(ctx context.Context, s Spec) error {
 	err = cmd.Wait()
 	// What the process has left in its group must not outlive it.
 	_ = killGroup(cmd)
+	if end != nil {
+		end()
+	}
 	said := kept.text()
 	if s.TrimStderr != nil {
 		said = s.TrimStderr(said)
@@ -112,6 +126,33 @@ func Run(ctx context.Context, s Spec) error {
 		return fmt.Errorf("function %s: %w", s.Name, err)
 	}
 	return &runtime.FunctionError{Name: s.Name, ExitCode: exitCode(exit.ProcessState), Stderr: string(said)}
+}
+
+// containment is a way to end with a process all that it has started.
+type containment struct {
+	// prepare changes the command; it may be nil.
+	prepare func(*exec.Cmd)
+	// end is called when the process has ended; it may be nil.
+	end func()
+}
+
+// startContained starts a process with the first containment that the system
+// allows.
+func startContained(contain bool, build func(containment) (*exec.Cmd, error)) (cmd *exec.Cmd, end func(), err error) {
+	ways := []containment{{}}
+	if contain {
+		ways = containments()
+	}
+	for i, c := range ways {
+		cmd, err = start(func() (*exec.Cmd, error) { return build(c) })
+		if err == nil {
+			return cmd, c.end, nil
+		}
+		if i == len(ways)-1 || !refused(err) {
+			break
+		}
+	}
+	return nil, nil, err
 }
 
 // start tries again when the program was just written and another goroutine
