@@ -18,12 +18,12 @@ func Compare(expected, stdout []byte) []Finding {
 	c := &checker{}
 	want, err := resourcelist.Read(expected, resourcelist.ReadOptions{})
 	if err != nil {
-		c.add("C25", Error, "the expected output is no ResourceList: "+err.Error(), "")
+		c.add("C25", Error, "the expected output is no ResourceList: "+err.Error(), firstLines(expected))
 		return c.findings
 	}
 	got, err := resourcelist.Read(stdout, resourcelist.ReadOptions{})
 	if err != nil {
-		c.add("C25", Error, "the output cannot be compared with the expected one: "+err.Error(), "")
+		c.add("C25", Error, "the output cannot be compared with the expected one: "+err.Error(), firstLines(stdout))
 		return c.findings
 	}
 	c.compare(want, got)
@@ -68,7 +68,7 @@ func (c *checker) compareItem(id string, want, got *resourcelist.Item) {
 	w, err1 := stripped(want)
 	g, err2 := stripped(got)
 	if err1 != nil || err2 != nil {
-		c.add("C25", Error, fmt.Sprintf("%s cannot be compared: %v %v", id, err1, err2), "")
+		c.add("C25", Error, fmt.Sprintf("%s cannot be compared: %v %v", id, err1, err2), string(got.Wire()))
 		return
 	}
 	wText, gText := text(w), text(g)
@@ -116,10 +116,26 @@ func diffText(want, got string) string {
 }
 
 func (c *checker) compareResults(want, got []resourcelist.Result) {
-	a, b := resultYAML(want), resultYAML(got)
-	if a != b {
-		c.add("C25", Error, "the results are not as expected", diffText(a, b))
+	if d := diffResults(want, got); d != "" {
+		c.add("C25", Error, "the results are not as expected", d)
 	}
+}
+
+func diffResults(want, got []resourcelist.Result) string {
+	a, b := resultYAML(want), resultYAML(got)
+	if a == b {
+		return ""
+	}
+	return diffText(a, b)
+}
+
+// readable reads an output; nil if it is no ResourceList.
+func readable(stdout []byte) *resourcelist.List {
+	l, err := resourcelist.Read(stdout, resourcelist.ReadOptions{})
+	if err != nil {
+		return nil
+	}
+	return l
 }
 
 func resultYAML(rs []resourcelist.Result) string {

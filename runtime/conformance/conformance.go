@@ -3,8 +3,10 @@
 // they behave when the input varies. krmcat verify runs these checks on the
 // examples of a function; they can be run on any [runtime.Function].
 //
-// Each check has a name, C01 to C28, and the numbers of the statements of the
-// specifications that it checks.
+// Each check has a name, C01 to C29, the numbers of the statements of the
+// specifications that it checks, and a remedy; [Checks] lists them. [Exempts]
+// lists the statements that cannot be tested from outside a function, and
+// why.
 package conformance
 
 import (
@@ -13,6 +15,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -32,50 +35,25 @@ const (
 
 // Finding is something that a check found.
 type Finding struct {
-	ID      string `json:"id"` // C01 and so on
-	Level   Level  `json:"level"`
-	Message string `json:"message"`
-	// Evidence is the part of the output, or of the difference, that shows
-	// it; may be empty.
-	Evidence string `json:"evidence,omitempty"`
+	ID string `json:"id"` // C01 and so on
+	// Rules are the numbers of the statements that are not kept; those of
+	// the check as a whole if it cannot be told more precisely.
+	Rules   []string `json:"rules,omitempty"`
+	Level   Level    `json:"level"`
+	Message string   `json:"message"`
+	// Evidence is the part of the output, or of the difference, that shows it.
+	Evidence string `json:"evidence"`
+	// Remedy is what to do about it.
+	Remedy string `json:"remedy"`
 }
 
-func (f Finding) String() string { return fmt.Sprintf("%s %s: %s", f.ID, f.Level, f.Message) }
-
-// Check describes a check.
-type Check struct {
-	ID    string
-	Title string
-	Rules []string // numbers of the checklist
-}
-
-// Checks are the checks of this package, in order. Those of C13 to C15, C23,
-// C24 and C26 need more than the function's streams; executors and the
-// publishing side look after them.
-func Checks() []Check {
-	return []Check{
-		{"C01", "standard output is exactly one document", []string{"FS-07", "FS-31", "CF-06"}},
-		{"C02", "the document is a ResourceList, in the version of the input", []string{"FS-10", "FS-11", "CF-14"}},
-		{"C03", "items is a list of Kubernetes objects", []string{"FS-12", "FS-14", "CF-13"}},
-		{"C04", "nothing else is on standard output", []string{"FS-31"}},
-		{"C05", "the exit code says whether the function succeeded", []string{"FS-32", "CF-07", "KG-22"}},
-		{"C06", "a failure is explained", []string{"FS-08", "CF-08", "CF-09"}},
-		{"C07", "results have the fields of the specification", []string{"FS-16", "FS-17", "FS-18", "FS-19", "FS-20", "FS-21", "FS-24", "FS-25", "FS-26"}},
-		{"C08", "internal annotations survive, also unknown ones", []string{"FS-39", "FS-40", "FS-41"}},
-		{"C09", "path and index annotations are kept, and new ones are clean", []string{"FS-42", "FS-43", "FS-44", "FS-46"}},
-		{"C10", "comments survive", []string{"FS-34", "FS-47"}},
-		{"C11", "what is not changed keeps its order and format", []string{"FS-34"}},
-		{"C12", "JSON input gives the same items", []string{"FS-27", "FS-28"}},
-		{"C16", "a second run changes nothing, if the function says that it is idempotent", []string{"KC-051", "KG-05"}},
-		{"C17", "the same input gives the same output", nil},
-		{"C19", "unusual input is handled without a crash", nil},
-		{"C20", "objects of unknown types pass through", []string{"FS-33"}},
-		{"C21", "a functionConfig of another type is refused", nil},
-		{"C22", "changes that users made to generated resources are kept", []string{"CF-10", "KG-04"}},
-		{"C25", "the example gives its expected output", []string{"KC-053", "KC-054"}},
-		{"C26", "the function ends, and in time", nil},
-		{"C28", "a validator changes nothing", []string{"CF-09"}},
+// String is the finding on one line, with its numbers and the remedy.
+func (f Finding) String() string {
+	s := fmt.Sprintf("%s %s: %s", f.ID, f.Level, f.Message)
+	if len(f.Rules) > 0 {
+		s += " (" + strings.Join(f.Rules, ", ") + ")"
 	}
+	return s + "; " + f.Remedy
 }
 
 // CheckOutput checks what a function wrote for an input, both ResourceLists,
@@ -85,7 +63,7 @@ func CheckOutput(input, stdout []byte, exitCode int) []Finding {
 	c := &checker{}
 	before, err := resourcelist.Read(input, resourcelist.ReadOptions{Verbatim: true})
 	if err != nil {
-		c.add("C01", Error, "the input is no ResourceList: "+err.Error(), "")
+		c.add("C01", Error, "the input is no ResourceList: "+err.Error(), firstLines(input))
 		return c.findings
 	}
 	c.output(before, stdout, exitCode)
@@ -110,11 +88,34 @@ func CheckFailure(stdout []byte, stderr string, exitCode int) []Finding {
 
 type checker struct{ findings []Finding }
 
-func (c *checker) add(id string, level Level, message, evidence string) {
-	if len(evidence) > 2000 {
-		evidence = evidence[:2000] + "\n..."
+// add notes a finding. at is the name of the check, and behind it, separated
+// by spaces, the numbers of the statements if they are not all of the check's.
+func (c *checker) add(at string, level Level, message, evidence string) {
+	names := strings.Fields(at)
+	f := Finding{ID: names[0], Rules: names[1:], Level: level, Message: message}
+	for _, check := range Checks() {
+		if check.ID == f.ID {
+			f.Remedy = check.Remedy
+			if len(f.Rules) == 0 {
+				f.Rules = check.Rules
+			}
+		}
 	}
-	c.findings = append(c.findings, Finding{id, level, message, strings.ToValidUTF8(evidence, "?")})
+	f.Evidence = clip(evidence)
+	c.findings = append(c.findings, f)
+}
+
+// maxEvidence bounds the evidence of one finding, in bytes.
+const maxEvidence = 2000
+
+func clip(evidence string) string {
+	if strings.TrimSpace(evidence) == "" {
+		return "(nothing was written)"
+	}
+	if len(evidence) > maxEvidence {
+		evidence = evidence[:maxEvidence] + "\n..."
+	}
+	return strings.ToValidUTF8(evidence, "?")
 }
 
 // output makes the checks of one output; the list is nil if it cannot be used.
@@ -130,28 +131,29 @@ func (c *checker) output(before *resourcelist.List, stdout []byte, exitCode int)
 		return nil
 	}
 	if list.APIVersion != before.APIVersion {
-		c.add("C02", Warning, fmt.Sprintf("the input is %s, the output %s", before.APIVersion, list.APIVersion), "")
+		c.add("C02 FS-11 CF-14", Warning, fmt.Sprintf("the input is %s, the output %s", before.APIVersion, list.APIVersion), firstLines(stdout))
 	}
 	if len(list.Unknown) > 0 {
-		c.add("C02", Warning, "a ResourceList has no field "+strings.Join(list.Unknown, ", "), "")
+		c.add("C02", Warning, "a ResourceList has no field "+strings.Join(list.Unknown, ", "), firstLines(stdout))
 	}
 	if !list.HasItems {
 		if len(before.Items) > 0 {
-			c.add("C03", Error, "items is missing; the specification requires it", "")
+			c.add("C03 FS-12", Error, "items is missing; the specification requires it", firstLines(stdout))
 		} else {
-			c.add("C03", Warning, "items is left out when there are none; write an empty list", "")
+			c.add("C03 FS-12", Warning, "items is left out when there are none", firstLines(stdout))
 		}
 	}
 	for _, it := range list.Items {
 		if it.Meta().Name == "" && it.Origin() == nil {
-			c.add("C03", Error, fmt.Sprintf("a new object of kind %s has no metadata.name", it.Meta().Kind), string(it.Wire()))
+			c.add("C03 FS-14", Error, fmt.Sprintf("a new object of kind %s has no metadata.name", it.Meta().Kind), string(it.Wire()))
 		}
 	}
 	failed := resourcelist.HasErrors(list.Results)
 	if failed && exitCode == 0 {
-		c.add("C05", Error, "results have errors, but the exit code is 0", resultText(list.Results))
+		c.add("C05 FS-32 KG-22", Error, "results have errors, but the exit code is 0", resultText(list.Results))
 	}
 	c.results(stdout)
+	c.references(before, list)
 	c.annotations(list)
 	if exitCode == 0 {
 		c.fidelity(before, list)
@@ -166,13 +168,15 @@ func (c *checker) document(before *resourcelist.List, stdout []byte, exitCode in
 	if err == nil {
 		return list, true
 	}
-	head := string(stdout[:min(len(stdout), 400)])
+	head := firstLines(stdout)
 	if inner := embedded(stdout); inner != "" {
-		c.add("C04", Error, "standard output has text besides the ResourceList; write logs to standard error", inner)
+		c.add("C04", Error, "standard output has text besides the ResourceList", inner)
 		return nil, false
 	}
 	id := "C01"
 	switch {
+	case !utf8.Valid(stdout):
+		id = "C12 FS-28"
 	case strings.Contains(err.Error(), "items["):
 		id = "C03"
 	case strings.Contains(err.Error(), "kind"), strings.Contains(err.Error(), "apiVersion"):
@@ -187,6 +191,9 @@ func (c *checker) document(before *resourcelist.List, stdout []byte, exitCode in
 	c.add(id, level, err.Error(), head)
 	return nil, false
 }
+
+// firstLines is the beginning of an output, as evidence.
+func firstLines(stdout []byte) string { return string(stdout[:min(len(stdout), 400)]) }
 
 // embedded finds a ResourceList inside other text, and returns that text.
 func embedded(stdout []byte) string {
@@ -237,22 +244,69 @@ func (c *checker) annotations(list *resourcelist.List) {
 	for _, it := range list.Items {
 		m := it.Meta()
 		if err := it.CheckInternal(); err != nil {
-			c.add("C08", Error, err.Error(), string(it.Wire()))
+			c.add("C08 FS-40 FS-41", Error, err.Error(), string(it.Wire()))
 		}
 		if p := it.Prev(); p != nil && (p.Meta().Path != m.Path || max(p.Meta().Index, 0) != max(m.Index, 0)) && m.Path != "" {
-			c.add("C09", Warning, fmt.Sprintf("%s was moved from %s index %d to %s index %d", m.ID(), p.Meta().Path, max(p.Meta().Index, 0), m.Path, max(m.Index, 0)), "")
+			c.add("C09 FS-43 FS-46", Warning, fmt.Sprintf("%s was moved from %s index %d to %s index %d", m.ID(), p.Meta().Path, max(p.Meta().Index, 0), m.Path, max(m.Index, 0)), string(it.Wire()))
 		}
+		c.reserved(it)
 		if m.Path == "" {
 			continue
 		}
 		if err := resourcelist.CheckPath(m.Path); err != nil {
-			c.add("C09", Error, m.ID()+": "+err.Error(), "")
+			c.add("C09 FS-42", Error, m.ID()+": "+err.Error(), string(it.Wire()))
 		}
 		place := fmt.Sprintf("%s index %d", m.Path, max(m.Index, 0))
 		if other, ok := at[place]; ok && it.Origin() != it {
-			c.add("C09", Error, fmt.Sprintf("%s and %s have the same place, %s", other, m.ID(), place), "")
+			c.add("C09 FS-44", Error, fmt.Sprintf("%s and %s have the same place, %s", other, m.ID(), place), string(it.Wire()))
 		}
 		at[place] = m.ID()
+	}
+}
+
+// reserved looks for internal annotations that the function added: the prefix
+// is the orchestrator's (FS-39). kustomize documents some that generators set,
+// so that this is only worth knowing.
+func (c *checker) reserved(it *resourcelist.Item) {
+	if it.Origin() == it {
+		return
+	}
+	now, err := it.Annotations()
+	if err != nil {
+		return
+	}
+	before := map[string]string{}
+	if p := it.Prev(); p != nil {
+		if before, err = p.Annotations(); err != nil {
+			return
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(now)) {
+		if _, had := before[k]; !had && strings.HasPrefix(k, resourcelist.InternalPrefix) && k != resourcelist.PathAnnotation && k != resourcelist.IndexAnnotation {
+			c.add("C08 FS-39", Info, fmt.Sprintf("%s has a new annotation %s with the orchestrator's prefix", it.Meta().ID(), k), string(it.Wire()))
+		}
+	}
+}
+
+// references looks up what results are about (KG-25): a reference that no
+// resource has cannot be followed. It may be of one that is missing, which is
+// what the result says then.
+func (c *checker) references(before, after *resourcelist.List) {
+	known := map[string]bool{}
+	for _, list := range []*resourcelist.List{before, after} {
+		for _, it := range list.Items {
+			known[it.Meta().ID()] = true
+		}
+	}
+	for _, r := range after.Results {
+		ref := r.ResourceRef
+		if ref == nil || ref.APIVersion == "" || ref.Kind == "" || ref.Name == "" {
+			continue
+		}
+		id := resourcelist.Meta{APIVersion: ref.APIVersion, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}.ID()
+		if !known[id] {
+			c.add("C07 KG-25", Info, "a result is about "+id+", which is not among the resources", r.Text())
+		}
 	}
 }
 
@@ -260,7 +314,7 @@ func (c *checker) annotations(list *resourcelist.List) {
 func (c *checker) fidelity(before, after *resourcelist.List) {
 	reformatted := 0
 	var example string
-	var lost []string
+	var lost, moved []string
 	var orderBefore, orderAfter []*resourcelist.Item
 	kept := map[*resourcelist.Item]bool{}
 	for _, it := range after.Items {
@@ -285,6 +339,9 @@ func (c *checker) fidelity(before, after *resourcelist.List) {
 				lost = append(lost, prev.Meta().ID()+": "+comment)
 			}
 		}
+		if at := reordered(was, is, "", 0); at != "" {
+			moved = append(moved, prev.Meta().ID()+": "+at)
+		}
 		if resourcelist.Equal(was, is) {
 			reformatted++
 			example = prev.Meta().ID()
@@ -299,11 +356,46 @@ func (c *checker) fidelity(before, after *resourcelist.List) {
 		c.add("C10", Warning, fmt.Sprintf("%d comments are lost", len(lost)), strings.Join(lost, "\n"))
 	}
 	if reformatted > 0 {
-		c.add("C11", Info, fmt.Sprintf("%d resources that are not changed come back in another format, such as %s", reformatted, example), "")
+		c.add("C11", Info, fmt.Sprintf("%d resources that are not changed come back in another format", reformatted), example)
+	}
+	if len(moved) > 0 {
+		c.add("C11", Info, fmt.Sprintf("the fields of %d resources are in another order", len(moved)), strings.Join(moved, "\n"))
 	}
 	if !slices.Equal(orderBefore, orderAfter) {
-		c.add("C11", Info, "the order of the items is changed", "")
+		c.add("C11", Info, "the order of the items is changed", diffText(ids(orderBefore), ids(orderAfter)))
 	}
+}
+
+func ids(items []*resourcelist.Item) string {
+	var b strings.Builder
+	for _, it := range items {
+		b.WriteString(it.Meta().ID() + "\n")
+	}
+	return b.String()
+}
+
+// reordered is the path of the first mapping whose fields are in another order
+// than they were; fields that came or went do not count.
+func reordered(was, is *yaml.Node, at string, depth int) string {
+	if was == nil || is == nil || was.Kind != yaml.MappingNode || is.Kind != yaml.MappingNode || depth > 100 {
+		return ""
+	}
+	last := -1
+	for i := 0; i+1 < len(is.Content); i += 2 {
+		key := is.Content[i].Value
+		j := slices.IndexFunc(was.Content, func(n *yaml.Node) bool { return n.Value == key && n.Kind == yaml.ScalarNode })
+		if j < 0 || j%2 != 0 {
+			continue
+		}
+		if j < last {
+			return strings.TrimPrefix(at+"."+key, ".")
+		}
+		last = j
+		if found := reordered(was.Content[j+1], is.Content[i+1], at+"."+key, depth+1); found != "" {
+			return found
+		}
+	}
+	return ""
 }
 
 // results checks C07 on the text itself, as reading it is lenient.
@@ -317,13 +409,13 @@ func (c *checker) results(stdout []byte) {
 		return
 	}
 	if rs.Kind == yaml.MappingNode {
-		c.add("C07", Warning, "results is a mapping with items, the shape before v1; write a list", "")
+		c.add("C07 FS-16 KG-20", Warning, "results is a mapping with items, the shape before v1", text(rs))
 		return
 	}
 	for i, r := range rs.Content {
 		where := fmt.Sprintf("results[%d]", i)
 		if resourcelist.Get(r, "items") != nil && resourcelist.Get(r, "message") == nil {
-			c.add("C07", Warning, where+" is a group with items, the shape before v1; write a flat list", "")
+			c.add("C07 FS-16 KG-20", Warning, where+" is a group with items, the shape before v1", text(r))
 			continue
 		}
 		c.result(where, r)
@@ -331,60 +423,59 @@ func (c *checker) results(stdout []byte) {
 }
 
 func (c *checker) result(where string, r *yaml.Node) {
-	bad := func(format string, a ...any) {
-		text, _ := yaml.Marshal(r)
-		c.add("C07", Error, where+fmt.Sprintf(format, a...), string(text))
+	bad := func(rules, format string, a ...any) {
+		c.add("C07 "+rules, Error, where+fmt.Sprintf(format, a...), text(r))
 	}
 	c.known(where, r, "message", "severity", "resourceRef", "field", "file", "tags")
-	str := func(n *yaml.Node, field string, required bool) string {
+	str := func(rules string, n *yaml.Node, field string, required bool) string {
 		v := resourcelist.Get(n, field)
 		switch {
 		case v == nil && required:
-			bad(": %s is missing", field)
+			bad(rules, ": %s is missing", field)
 		case v != nil && (v.Kind != yaml.ScalarNode || v.ShortTag() != "!!str"):
-			bad(": %s is not a string", field)
+			bad(rules, ": %s is not a string", field)
 		case v != nil:
 			return v.Value
 		}
 		return ""
 	}
-	str(r, "message", true)
-	switch s := str(r, "severity", false); s {
+	str("FS-17 KG-24", r, "message", true)
+	switch s := str("FS-18", r, "severity", false); s {
 	case "", "error", "warning", "info":
 	case "warn":
-		c.add("C07", Warning, where+`: severity "warn" was renamed to "warning" in v1`, "")
+		c.add("C07 FS-18 KG-21", Warning, where+`: severity "warn" was renamed to "warning" in v1`, text(r))
 	default:
-		bad(": severity %q is not error, warning or info", s)
+		bad("FS-18 KG-21", ": severity %q is not error, warning or info", s)
 	}
 	ref, field := resourcelist.Get(r, "resourceRef"), resourcelist.Get(r, "field")
 	if ref != nil {
 		c.known(where+".resourceRef", ref, "apiVersion", "kind", "name", "namespace")
 		for _, f := range []string{"apiVersion", "kind", "name"} {
-			str(ref, f, true)
+			str("FS-19 KG-25", ref, f, true)
 		}
 	}
 	if field != nil {
 		if ref == nil {
-			bad(": field is given without resourceRef") // FS-20
+			bad("FS-20", ": field is given without resourceRef")
 		}
 		c.known(where+".field", field, "path", "currentValue", "proposedValue")
-		str(field, "path", true)
+		str("FS-21", field, "path", true)
 	}
 	if file := resourcelist.Get(r, "file"); file != nil {
 		c.known(where+".file", file, "path", "index")
-		if p := str(file, "path", true); p != "" {
+		if p := str("FS-24", file, "path", true); p != "" {
 			if err := resourcelist.CheckPath(p); err != nil {
-				bad(": file.%v", err)
+				bad("FS-24", ": file.%v", err)
 			}
 		}
 		if i := resourcelist.Get(file, "index"); i != nil && i.ShortTag() != "!!int" && i.ShortTag() != "!!float" {
-			bad(": file.index is not a number")
+			bad("FS-25", ": file.index is not a number")
 		}
 	}
 	if tags := resourcelist.Get(r, "tags"); tags != nil {
 		for i := 1; i < len(tags.Content); i += 2 {
 			if tags.Content[i].ShortTag() != "!!str" {
-				bad(": tag %s is not a string", tags.Content[i-1].Value)
+				bad("FS-26", ": tag %s is not a string", tags.Content[i-1].Value)
 			}
 		}
 	}
@@ -401,6 +492,6 @@ func (c *checker) known(where string, n *yaml.Node, fields ...string) {
 		if k == "suggestedValue" {
 			hint = ", which is proposedValue in v1"
 		}
-		c.add("C07", Warning, fmt.Sprintf("%s has an unknown field %s%s", where, k, hint), "")
+		c.add("C07", Warning, fmt.Sprintf("%s has an unknown field %s%s", where, k, hint), text(n))
 	}
 }

@@ -36,8 +36,30 @@ type Options struct {
 	// Validator functions must leave the items alone.
 	Validator bool
 	// Quick leaves out the checks that run the function again with other
-	// input: C12, C16, C17, C19, C20, C21 and the versions of C02.
+	// input: C12, C16 to C22, C24, C29 and the versions of C02.
 	Quick bool
+	// Withheld says what the function was kept from when it ran.
+	Withheld Withheld
+	// Schema is the schema of the functionConfig as JSON (openAPIV3Schema);
+	// nil if there is none. Valid says whether a functionConfig is what the
+	// schema allows; it returns nil also for one that the schema is not for.
+	// C18 needs both.
+	Schema []byte
+	Valid  func(ctx context.Context, config []byte) error
+	// Many is the number of resources for C24; zero means [DefaultMany].
+	Many int
+}
+
+// DefaultMany is the number of resources of the largest input that [Run]
+// makes.
+const DefaultMany = 1000
+
+// Withheld are things that a function was run without. What its executor does
+// not keep from it cannot be checked: the zero value leaves out C13 to C15.
+type Withheld struct {
+	Privileges bool // it ran as nobody on a read-only root, without capabilities
+	Network    bool
+	Files      bool // none of the machine's
 }
 
 // Report is what the checks found for one example.
@@ -96,7 +118,7 @@ func (r *runner) checked(ids ...string) { r.report.Checked = append(r.report.Che
 func (r *runner) run(ctx context.Context, ex Example) {
 	input, err := compose(ex)
 	if err != nil {
-		r.add("C25", Error, "the example's input is no ResourceList: "+err.Error(), "")
+		r.add("C25", Error, "the example's input is no ResourceList: "+err.Error(), firstLines(ex.Input))
 		return
 	}
 	base := r.once(ctx, input.text, input.config)
@@ -116,6 +138,7 @@ func (r *runner) run(ctx context.Context, ex Example) {
 	if base.list != nil {
 		r.probe(base.list)
 	}
+	r.confined(ex, base)
 	r.expected(ex, base)
 	if r.opts.Validator && base.list != nil {
 		r.checked("C28")
@@ -126,7 +149,7 @@ func (r *runner) run(ctx context.Context, ex Example) {
 	if r.opts.Quick || base.list == nil || base.exit != 0 {
 		return
 	}
-	for _, check := range []func(context.Context, *example, ran){r.deterministic, r.idempotent, r.versions, r.json, r.userChanges, r.unusual, r.canary, r.wrongType} {
+	for _, check := range []func(context.Context, *example, ran){r.deterministic, r.idempotent, r.versions, r.json, r.userChanges, r.unusual, r.canary, r.wrongType, r.wrongConfig, r.bare, r.many} {
 		if ctx.Err() != nil {
 			rep.Err = ctx.Err()
 			return
@@ -215,7 +238,7 @@ func (r *runner) probe(out *resourcelist.List) {
 			continue
 		}
 		if other, dup := seen[p]; dup {
-			r.add("C08", Warning, fmt.Sprintf("%s has the internal annotations of %s; new resources must not copy them", it.Meta().ID(), other), "")
+			r.add("C08 FS-40", Warning, fmt.Sprintf("%s has the internal annotations of %s; new resources must not copy them", it.Meta().ID(), other), string(it.Wire()))
 		}
 		seen[p] = it.Meta().ID()
 	}
@@ -228,20 +251,20 @@ func (r *runner) expected(ex Example, base ran) {
 	r.checked("C25")
 	want, err := resourcelist.Read(ex.Expected, resourcelist.ReadOptions{})
 	if err != nil {
-		r.add("C25", Error, "the expected output is no ResourceList: "+err.Error(), "")
+		r.add("C25", Error, "the expected output is no ResourceList: "+err.Error(), firstLines(ex.Expected))
 		return
 	}
 	fails := resourcelist.HasErrors(want.Results)
 	switch {
 	case fails && base.exit == 0:
-		r.add("C25", Error, "the function should fail, as the expected results have errors, but its exit code is 0", "")
+		r.add("C25", Error, "the function should fail, as the expected results have errors, but its exit code is 0", resultText(want.Results))
 	case !fails && base.exit != 0:
 		r.add("C25", Error, fmt.Sprintf("the function failed with exit code %d, which the expected output does not say", base.exit), base.stderr)
 		return
 	}
 	if base.list == nil {
 		if !fails {
-			r.add("C25", Error, "there is no output to compare with the expected one", "")
+			r.add("C25", Error, "there is no output to compare with the expected one", base.stderr)
 		}
 		return
 	}
@@ -315,12 +338,12 @@ func (r *runner) idempotent(ctx context.Context, in *example, base ran) {
 		level = Error
 	}
 	if again.exit != 0 {
-		r.add("C16", level, "the function fails on its own output", again.stderr)
+		r.add("C16 FS-04 KC-051", level, "the function fails on its own output", again.stderr)
 		return
 	}
 	list, err := resourcelist.Read(again.stdout, resourcelist.ReadOptions{})
 	if err != nil {
-		r.add("C16", level, "on its own output the function writes no ResourceList: "+err.Error(), "")
+		r.add("C16", level, "on its own output the function writes no ResourceList: "+err.Error(), firstLines(again.stdout))
 		return
 	}
 	d := differ(sorted(base.list.Items), sorted(list.Items))
@@ -341,7 +364,7 @@ func (r *runner) versions(ctx context.Context, in *example, base ran) {
 		if err != nil {
 			return
 		}
-		r.sameItems(ctx, "C02", Warning, "a ResourceList of "+v, text, in, base)
+		r.sameItems(ctx, "C02 FS-11 CF-14", Warning, "a ResourceList of "+v, text, in, base)
 	}
 }
 
@@ -357,7 +380,7 @@ func (r *runner) sameItems(ctx context.Context, id string, level Level, what str
 	}
 	list, err := resourcelist.Read(got.stdout, resourcelist.ReadOptions{})
 	if err != nil {
-		r.add(id, level, fmt.Sprintf("with %s the output is no ResourceList: %v", what, err), "")
+		r.add(id, level, fmt.Sprintf("with %s the output is no ResourceList: %v", what, err), firstLines(got.stdout))
 		return
 	}
 	if d := differ(sorted(base.list.Items), sorted(list.Items)); d != "" {
@@ -375,7 +398,7 @@ func (r *runner) json(ctx context.Context, in *example, base ran) {
 	if err != nil {
 		return // keys that JSON does not have
 	}
-	r.sameItems(ctx, "C12", Error, "JSON", append(text, '\n'), in, base)
+	r.sameItems(ctx, "C12 FS-28", Error, "JSON", append(text, '\n'), in, base)
 }
 
 // unusual gives the function what it should not get (C19).
@@ -410,7 +433,7 @@ func (r *runner) unusual(ctx context.Context, in *example, _ ran) {
 		switch {
 		case got.err != nil:
 		case got.hung:
-			r.add("C19", Error, "with "+t.what+" the function does not end", "")
+			r.add("C19 CF-03", Error, "with "+t.what+" the function does not end", t.input)
 		case crashed(got.stderr):
 			r.add("C19", Warning, "with "+t.what+" the function crashes instead of saying what is wrong", got.stderr)
 		case t.bad && got.exit == 0:
@@ -420,7 +443,7 @@ func (r *runner) unusual(ctx context.Context, in *example, _ ran) {
 				r.add("C19", Warning, fmt.Sprintf("with %s the function succeeds but writes no ResourceList: %v", t.what, err), string(got.stdout))
 			}
 		case strings.TrimSpace(got.stderr) == "" && len(got.stdout) == 0:
-			r.add("C06", Warning, fmt.Sprintf("with %s the function fails with exit code %d and says nothing", t.what, got.exit), "")
+			r.add("C06", Warning, fmt.Sprintf("with %s the function fails with exit code %d and says nothing", t.what, got.exit), t.input)
 		}
 	}
 }
@@ -452,16 +475,22 @@ spec:
   folded: >-
     a
     b
+  anchor: &shared {of: it}
+  alias: *shared
   nested:
   - name: x
     unknown: {a: [1, 2, {b: c}]}
 `
 
+// longText is longer than the lines that many readers expect.
+const longText = 100_000
+
 // canary checks that the spec of an object of an unknown type comes back as
 // it was (C20). Its metadata may change: some functions change all metadata.
 func (r *runner) canary(ctx context.Context, in *example, base ran) {
 	r.checked("C20")
-	bird, err := resourcelist.FromDocument([]byte(canaryItem), "canary.yaml", 0)
+	item := canaryItem + "  long: " + strings.Repeat("x", longText) + "\n"
+	bird, err := resourcelist.FromDocument([]byte(item), "canary.yaml", 0)
 	if err != nil {
 		return
 	}
@@ -479,7 +508,7 @@ func (r *runner) canary(ctx context.Context, in *example, base ran) {
 	}
 	list, err := resourcelist.Read(got.stdout, resourcelist.ReadOptions{})
 	if err != nil {
-		r.add("C20", Warning, "with an object of an unknown type the output is no ResourceList: "+err.Error(), "")
+		r.add("C20", Warning, "with an object of an unknown type the output is no ResourceList: "+err.Error(), firstLines(got.stdout))
 		return
 	}
 	for _, it := range list.Items {
@@ -501,7 +530,7 @@ func (r *runner) canary(ctx context.Context, in *example, base ran) {
 		}
 		return
 	}
-	r.add("C20", Warning, "an object of an unknown type is removed", "")
+	r.add("C20 KG-03", Warning, "an object of an unknown type is removed", canaryItem)
 }
 
 // wrongType gives a functionConfig of another type (C21).
@@ -519,11 +548,11 @@ func (r *runner) wrongType(ctx context.Context, in *example, _ ran) {
 	switch {
 	case got.err != nil:
 	case got.hung:
-		r.add("C21", Error, "with a functionConfig of another type the function does not end", "")
+		r.add("C21", Error, "with a functionConfig of another type the function does not end", string(config))
 	case crashed(got.stderr):
 		r.add("C21", Warning, "with a functionConfig of another type the function crashes", got.stderr)
 	case got.exit == 0:
-		r.add("C21", Warning, "a functionConfig of another type is accepted", "")
+		r.add("C21", Warning, "a functionConfig of another type is accepted", string(config))
 	}
 }
 
