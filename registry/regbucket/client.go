@@ -170,8 +170,20 @@ func sumOf(content []byte) string {
 // create stores an object that is not there yet; otherwise the error wraps
 // [fs.ErrExist]. A writer whose answer got lost may see its own object.
 func (b *bucket) create(ctx context.Context, key string, content []byte) error {
+	return b.createAs(ctx, key, content, "")
+}
+
+// metaWriter is metadata that says who created an object.
+const metaWriter = "Writer"
+
+// createAs is create by a writer who wants to know its own object again; see
+// [metaWriter].
+func (b *bucket) createAs(ctx context.Context, key string, content []byte, writer string) error {
 	var o minio.PutObjectOptions
 	o.SetMatchETagExcept("*")
+	if writer != "" {
+		o.UserMetadata = map[string]string{metaWriter: writer}
+	}
 	for try := 0; ; try++ {
 		err := b.put(ctx, key, content, "", o)
 		// Amazon's answer to one of two who write at the same time: neither may

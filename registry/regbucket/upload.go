@@ -1,7 +1,6 @@
 package regbucket
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -209,14 +208,17 @@ func (s *Store) addChunk(ctx context.Context, u *upload, id string, c regstore.C
 		return regstore.ErrTooLarge
 	}
 	key := s.chunkKey(u, u.chunks)
-	err := s.create(ctx, key, content)
+	writer := rand.Text()
+	err := s.createAs(ctx, key, content, writer)
 	if errors.Is(err, fs.ErrExist) {
-		// Perhaps it is ours, and the storage's answer got lost.
-		have, _, gerr := s.get(ctx, key, int64(len(content))+1)
-		if gerr != nil && !errors.Is(gerr, fs.ErrNotExist) {
-			return gerr
+		// Perhaps it is ours, and the storage's answer got lost. The content
+		// does not tell: a client that sends a chunk again has to learn that
+		// it was received (distribution-spec, "Pushing a blob in chunks").
+		have, herr := s.head(ctx, key)
+		if herr != nil && !errors.Is(herr, fs.ErrNotExist) {
+			return herr
 		}
-		if !bytes.Equal(have, content) {
+		if have.UserMetadata[metaWriter] != writer {
 			at := u.size
 			if _, err := s.refresh(ctx, u, id); err != nil {
 				return err
