@@ -27,14 +27,28 @@ var (
 	ErrUnavailable = errors.New("cannot be run here")
 	// ErrIntegrity means that what was fetched does not match its digest.
 	ErrIntegrity = errors.New("content does not match its digest")
+	// ErrDenied means that a registry asked for credentials, or for others;
+	// the type is [*DeniedError].
+	ErrDenied = errors.New("access denied")
 )
+
+// DeniedError says which registry did not let the user fetch something. It
+// wraps [ErrDenied] and the cause.
+type DeniedError struct {
+	Host string // of the registry, as users log in to it
+	Err  error
+}
+
+func (e *DeniedError) Error() string { return fmt.Sprintf("%v: %v", e.Err, ErrDenied) }
+
+func (e *DeniedError) Unwrap() []error { return []error{ErrDenied, e.Err} }
 
 // FunctionError reports a function that ran and failed: it exited with
 // another code than 0, or gave results of severity error.
 type FunctionError struct {
 	Name     string
 	ExitCode int    // 0 if only its results say that it failed
-	Stderr   string // last lines
+	Stderr   string // last lines; from a pipeline without those that repeat results
 	Results  []resourcelist.Result
 }
 
@@ -52,6 +66,8 @@ func (e *FunctionError) Error() string {
 	}
 	if last := lastLine(e.Stderr); last != "" {
 		fmt.Fprintf(&b, ": %s", last)
+	} else if e.ExitCode != 0 && resourcelist.HasErrors(e.Results) {
+		b.WriteString(" and reported errors")
 	}
 	return b.String()
 }

@@ -24,7 +24,9 @@ type Pipeline struct {
 	DeferFailure bool
 	// APIVersion of the ResourceLists sent; empty means v1.
 	APIVersion string
-	// Stderr gets what functions write to their standard error; may be nil.
+	// Stderr gets what functions wrote to their standard error, in one piece
+	// when each has ended. Lines that only say what its results say, or what
+	// its error says, are left out. May be nil.
 	Stderr io.Writer
 	// Log may be nil.
 	Log *slog.Logger
@@ -54,7 +56,9 @@ type Outcome struct {
 type StepOutcome struct {
 	Name     string
 	ExitCode int
-	Stderr   string // last lines
+	// Stderr are the last lines of standard error, without those that only
+	// repeat results.
+	Stderr   string
 	Results  []resourcelist.Result
 	Duration time.Duration
 	Err      error // nil if the function succeeded
@@ -113,7 +117,7 @@ func (p *Pipeline) Run(ctx context.Context, items []*resourcelist.Item) (*Outcom
 		}
 	}
 	if len(deferred) > 0 {
-		if len(deferred) == 1 || !p.DeferFailure {
+		if len(deferred) == 1 {
 			return out, deferred[0]
 		}
 		return out, errors.Join(deferred...)
@@ -133,8 +137,8 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 }
 
 // step runs one function. The items are nil if its output cannot be used.
-func (p *Pipeline) step(ctx context.Context, s Step, items []*resourcelist.Item) ([]*resourcelist.Item, StepOutcome) {
-	so := StepOutcome{Name: s.Name}
+func (p *Pipeline) step(ctx context.Context, s Step, items []*resourcelist.Item) (next []*resourcelist.Item, so StepOutcome) {
+	so = StepOutcome{Name: s.Name}
 	chosen, err := choose(items, s.Include, s.Exclude)
 	if err != nil {
 		so.Err = fmt.Errorf("function %s: selecting resources: %w", s.Name, err)
@@ -147,15 +151,10 @@ func (p *Pipeline) step(ctx context.Context, s Step, items []*resourcelist.Item)
 	}
 	var stdout bytes.Buffer
 	stdout.Grow(len(input) + len(input)/8 + 512)
-	var stderr tailBuffer
-	var errs io.Writer = &stderr
-	if p.Stderr != nil {
-		errs = io.MultiWriter(&stderr, p.Stderr)
-	}
+	stderr := &heldBuffer{to: p.Stderr}
 	start := time.Now()
-	runErr := s.Function.Run(ctx, Stdio{Stdin: bytes.NewReader(input), Stdout: &stdout, Stderr: errs, FunctionConfig: s.Config})
+	runErr := s.Function.Run(ctx, Stdio{Stdin: bytes.NewReader(input), Stdout: &stdout, Stderr: stderr, FunctionConfig: s.Config})
 	so.Duration = time.Since(start)
-	so.Stderr = stderr.String()
 	if p.Log != nil {
 		p.Log.DebugContext(ctx, "function ended", "function", s.Name, "duration", so.Duration, "input", len(input), "output", stdout.Len())
 	}
@@ -163,12 +162,14 @@ func (p *Pipeline) step(ctx context.Context, s Step, items []*resourcelist.Item)
 	if readErr == nil {
 		so.Results = list.Results
 	}
+	so.Stderr = withoutResults(stderr.tail.String(), so.Results)
+	defer func() { stderr.release(so.Results, so.Err) }()
 	if runErr != nil {
 		so.Err = runErr
 		if fe, ok := errors.AsType[*FunctionError](runErr); ok {
-			fe.Results = so.Results
+			fe.Results, fe.Stderr = so.Results, withoutResults(fe.Stderr, so.Results)
 			so.ExitCode = fe.ExitCode
-		} else if so.ExitCode == 0 {
+		} else {
 			so.ExitCode = -1
 		}
 		if readErr != nil || !list.HasItems {
@@ -247,26 +248,6 @@ func merge(all, chosen, got []*resourcelist.Item) []*resourcelist.Item {
 		}
 	}
 	return append(next, created...)
-}
-
-// tailBuffer keeps the last lines of a stream.
-type tailBuffer struct{ b []byte }
-
-const keepTail = 16 << 10
-
-func (t *tailBuffer) Write(p []byte) (int, error) {
-	t.b = append(t.b, p...)
-	if len(t.b) > 2*keepTail {
-		t.b = append(t.b[:0], t.b[len(t.b)-keepTail:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tailBuffer) String() string {
-	if len(t.b) > keepTail {
-		return string(t.b[len(t.b)-keepTail:])
-	}
-	return string(t.b)
 }
 
 // checkOrigins refuses two items in one place if functions brought that about.

@@ -139,6 +139,51 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// Each finding is said once: in its result, not on standard error again, and
+// not in the error. What else is on standard error is there once, too.
+func TestSaidOnce(t *testing.T) {
+	for _, tt := range []struct {
+		do, stderr, kept, err string
+	}{
+		{"said-twice", "looking at 1 resource\n", "looking at 1 resource\ngiving up\n", "function test exited with code 1: giving up"},
+		{"fail", "", "cannot do it: the frobnicator is missing\n", "function test exited with code 3: cannot do it: the frobnicator is missing"},
+		{"invalid", "", "", "function test exited with code 1 and reported errors"},
+		{"logs-on-stderr", "unknown: do \"logs-on-stderr\"\n", "unknown: do \"logs-on-stderr\"\n", ""},
+	} {
+		t.Run(tt.do, func(t *testing.T) {
+			var stderr bytes.Buffer
+			s := step(tt.do)
+			if tt.err == "" { // succeeds, and says something
+				s.Function = runtime.FunctionFunc(func(ctx context.Context, stdio runtime.Stdio) error {
+					_ = test(ctx, runtime.Stdio{Stdin: strings.NewReader(string(fntest.List(tt.do))), Stdout: io.Discard, Stderr: stdio.Stderr})
+					_, err := io.Copy(stdio.Stdout, stdio.Stdin)
+					return err
+				})
+			}
+			out, err := (&runtime.Pipeline{Steps: []runtime.Step{s}, Stderr: &stderr}).Run(t.Context(), items(t))
+			if got := stderr.String(); got != tt.stderr {
+				t.Errorf("standard error %q, want %q", got, tt.stderr)
+			}
+			if got := out.Steps[0].Stderr; got != tt.kept {
+				t.Errorf("outcome has %q, want %q", got, tt.kept)
+			}
+			if got := fmt.Sprint(err); tt.err != "" && got != tt.err {
+				t.Errorf("error %q, want %q", got, tt.err)
+			}
+		})
+	}
+}
+
+// All validators that fail are in the error.
+func TestValidatorsFail(t *testing.T) {
+	a, b := step("fail"), step("missing-file")
+	a.Validator, b.Validator = true, true
+	_, err := (&runtime.Pipeline{Steps: []runtime.Step{a, b}}).Run(t.Context(), items(t))
+	if err == nil || !strings.Contains(err.Error(), "frobnicator") || !strings.Contains(err.Error(), "settings.json") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestDeferFailure(t *testing.T) {
 	p := runtime.Pipeline{Steps: []runtime.Step{step("fail"), step("invalid"), step("create")}}
 	out, err := p.Run(t.Context(), items(t))
