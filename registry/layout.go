@@ -80,7 +80,7 @@ func (l *layoutReader) add(desc ocispec.Descriptor, depth int) (ocispec.Descript
 		}
 	}
 	desc = ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: int64(len(data))}
-	l.stage.manifests = append(l.stage.manifests, manifest{desc: desc, data: data, kind: "image", sign: depth == 0})
+	l.stage.manifests = append(l.stage.manifests, manifest{desc: desc, data: data, kind: "image", sign: depth == 0, names: l.stage.names})
 	return desc, nil
 }
 

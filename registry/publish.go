@@ -27,9 +27,21 @@ const (
 	maxScriptBytes = 4 << 20
 )
 
+// Annotations that say which function or catalog an artifact belongs to: the
+// group and the kind of a function, or the name of a catalog, which has no
+// group. They are signed and are in no manifest.
+const (
+	AnnotationGroup = "krmcat.dev/group"
+	AnnotationName  = "krmcat.dev/name"
+)
+
 // Signer attaches a signature to a subject in a repository and returns the
 // descriptor of the signature's manifest. For a subject that carries its
 // signature already it does nothing and returns the zero descriptor.
+//
+// The annotations of the subject's descriptor are [AnnotationGroup] and
+// [AnnotationName], to be signed along. A manifest that several functions of a
+// catalog share is signed for each.
 type Signer interface {
 	Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error)
 }
@@ -167,15 +179,26 @@ func (p *publication) send(ctx context.Context, repo *remote.Repository, res *Pu
 // was signed already is empty.
 func (p *publication) sign(ctx context.Context, repo *remote.Repository) (map[digest.Digest]digest.Digest, error) {
 	signatures := map[digest.Digest]digest.Digest{}
+	type signed struct {
+		digest      digest.Digest
+		group, name string
+	}
+	done := map[signed]bool{}
 	for _, m := range p.stage.manifests {
-		if _, done := signatures[m.desc.Digest]; done || !m.sign || p.opts.Signer == nil {
+		key := signed{m.desc.Digest, m.names[AnnotationGroup], m.names[AnnotationName]}
+		if done[key] || !m.sign || p.opts.Signer == nil {
 			continue
 		}
-		sig, err := p.opts.Signer.Sign(ctx, repo, p.ref.Name(), m.desc)
+		done[key] = true
+		subject := m.desc
+		subject.Annotations = maps.Clone(m.names)
+		sig, err := p.opts.Signer.Sign(ctx, repo, p.ref.Name(), subject)
 		if err != nil {
 			return nil, fmt.Errorf("signing the %s %s: %w", m.kind, m.desc.Digest, Classify(err))
 		}
-		signatures[m.desc.Digest] = sig.Digest
+		if signatures[m.desc.Digest] == "" {
+			signatures[m.desc.Digest] = sig.Digest
+		}
 	}
 	return signatures, nil
 }
@@ -240,6 +263,7 @@ func (p *publication) prepare(ctx context.Context, doc *catalog.Document) error 
 // definition prepares one definition. Prefix keeps the tags of a catalog's
 // functions apart.
 func (p *publication) definition(ctx context.Context, d *catalog.Definition, at []any, prefix string) error {
+	p.stage.names = map[string]string{AnnotationGroup: d.Group, AnnotationName: d.Kind}
 	for i := range d.Versions {
 		v := &d.Versions[i]
 		at := join(at, "versions", i)
@@ -590,11 +614,13 @@ func (p *publication) document(doc *catalog.Document, data []byte) (ocispec.Desc
 		a[ocispec.AnnotationVersion] = p.ref.Tag
 	}
 	if doc.Catalog != nil {
+		p.stage.names = map[string]string{AnnotationName: doc.Catalog.Name}
 		a[ocispec.AnnotationTitle] = doc.Catalog.Name
 		return p.stage.artifact("catalog", ArtifactTypeCatalog, p.ref.Tag, p.annotations(a, p.opts.Annotations),
 			bytesBlob(MediaTypeCatalog, FileCatalog, data))
 	}
 	d := doc.Definition
+	p.stage.names = map[string]string{AnnotationGroup: d.Group, AnnotationName: d.Kind}
 	a[ocispec.AnnotationTitle] = d.Kind + "." + d.Group
 	a[ocispec.AnnotationDescription] = d.Description
 	a[ocispec.AnnotationVendor] = d.Publisher

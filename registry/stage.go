@@ -81,13 +81,18 @@ type manifest struct {
 	tag  string
 	kind string // what it is for the user: exec, starlark, image, docs, definition, catalog
 	sign bool
+	// names are the annotations that say which function or catalog it belongs
+	// to. They are signed, and are not part of the manifest, which functions
+	// may share.
+	names map[string]string
 }
 
 // stage collects what a publication consists of before anything is sent, so
 // that every problem that can be found beforehand is.
 type stage struct {
 	blobs     []blob
-	manifests []manifest // what refers to others comes after them
+	manifests []manifest        // what refers to others comes after them
+	names     map[string]string // of the manifests that are staged next
 }
 
 // artifact stages an OCI image manifest with an artifact type and returns its
@@ -128,7 +133,7 @@ func (s *stage) manifest(kind, tag, mediaType, artifactType string, v any) (ocis
 		return ocispec.Descriptor{}, fmt.Errorf("manifest of the %s would have %d bytes, at most %d are allowed", kind, len(data), MaxManifestBytes)
 	}
 	desc := ocispec.Descriptor{MediaType: mediaType, ArtifactType: artifactType, Digest: digest.FromBytes(data), Size: int64(len(data))}
-	s.manifests = append(s.manifests, manifest{desc: desc, data: data, tag: tag, kind: kind, sign: true})
+	s.manifests = append(s.manifests, manifest{desc: desc, data: data, tag: tag, kind: kind, sign: true, names: s.names})
 	return desc, nil
 }
 

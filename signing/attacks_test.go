@@ -221,6 +221,62 @@ func TestAttack03OtherRepository(t *testing.T) {
 	a.verify(repo, other, same, bound, nil, "")
 }
 
+// TestAttack03OtherName: what was signed for one function is taken, with its
+// signatures, for another.
+func TestAttack03OtherName(t *testing.T) {
+	a := newArena(t)
+	signer := newSigner(t)
+	policy := signing.Policy{Keys: []any{signer.PublicKey()}}
+	_, ref, good := a.artifact("r/a", "good")
+	good = signing.Named(good, "good.example.com", "Good")
+	repo, other, same := a.artifact("evil/a", "good")
+	for _, legacy := range []bool{false, true} {
+		name := other
+		opts := signing.SignOptions{Legacy: legacy, NoBundle: legacy, Annotations: map[string]string{"team": "acme"}}
+		if _, err := signer.With(opts).Sign(t.Context(), repo, name, good); err != nil {
+			t.Fatal(err)
+		}
+		check := func(subject ocispec.Descriptor, policy signing.Policy, want error) {
+			t.Helper()
+			v, err := verifyFormat(t, repo, name, subject, policy, legacy)
+			if !errors.Is(err, want) {
+				t.Errorf("older format %v, as %v: got %v, want %v", legacy, subject.Annotations, err, want)
+			}
+			if err == nil && (v.Annotations["krmcat.dev/name"] != "Good" || v.Annotations["krmcat.dev/group"] != "good.example.com" || v.Annotations["team"] != "acme") {
+				t.Errorf("older format %v: got signed annotations %v", legacy, v.Annotations)
+			}
+		}
+		check(same, policy, nil) // no name is known
+		check(good, policy, nil)
+		check(signing.Named(same, "good.example.com", "Evil"), policy, signing.ErrPolicy)
+		check(signing.Named(same, "evil.example.com", "Good"), policy, signing.ErrPolicy)
+		check(signing.Named(same, "", "catalog"), policy, signing.ErrPolicy)
+		if ok, err := signer.Signed(t.Context(), repo, name, signing.Named(same, "good.example.com", "Evil"), opts); ok || err != nil {
+			t.Errorf("older format %v: signed already under another name: got %v, %v", legacy, ok, err)
+		}
+		if ok, err := signer.Signed(t.Context(), repo, name, good, opts); !ok || err != nil {
+			t.Errorf("older format %v: signed already: got %v, %v", legacy, ok, err)
+		}
+	}
+	// The names are in the signature, not in the manifest that carries it.
+	if _, err := signer.With(signing.SignOptions{}).Attest(t.Context(), repo, other, good, "test-result", json.RawMessage(`{"result":"PASSED"}`)); err != nil {
+		t.Fatal(err)
+	}
+	for subject, want := range map[*ocispec.Descriptor]error{&same: nil, &good: nil, new(signing.Named(same, "good.example.com", "Evil")): signing.ErrPolicy} {
+		if _, err := (signing.Checker{}).VerifyAttestations(t.Context(), repo, other, *subject, "test-result", policy); !errors.Is(err, want) {
+			t.Errorf("attestation as %v: got %v, want %v", subject.Annotations, err, want)
+		}
+	}
+	// A signature that says nothing of names, as other tools make, serves
+	// whatever it is known as; unless a policy wants names.
+	repo, ref, plain := a.artifact("r/plain", "plain")
+	a.attachStatement(repo, plain, statement(signV1, plain.Digest))
+	a.verify(repo, ref, signing.Named(plain, "good.example.com", "Good"), a.policy(), nil, "")
+	strict := a.policy()
+	strict.Annotations = map[string]string{"krmcat.dev/name": "Good"}
+	a.verify(repo, ref, signing.Named(plain, "good.example.com", "Good"), strict, signing.ErrPolicy, "signed without annotation krmcat.dev/name")
+}
+
 func TestAttack04PayloadTypes(t *testing.T) {
 	a := newArena(t)
 	repo, ref, d := a.artifact("r/a", "a")

@@ -95,7 +95,7 @@ func (s *OptionSigner) Attest(ctx context.Context, target oras.GraphTarget, refe
 	if err := checkPredicate(uri, predicate); err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("attesting %s: %w", uri, err)
 	}
-	st, err := newStatement(reference, subject.Digest, uri, predicate, s.opts.Annotations)
+	st, err := newStatement(reference, subject.Digest, uri, predicate, withNames(s.opts.Annotations, subject))
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}

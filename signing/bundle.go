@@ -80,7 +80,7 @@ func (s *OptionSigner) Sign(ctx context.Context, target oras.GraphTarget, refere
 	}
 	var desc ocispec.Descriptor
 	if !s.opts.NoBundle {
-		st, err := newStatement(reference, subject.Digest, PredicateSignature, nil, s.opts.Annotations)
+		st, err := newStatement(reference, subject.Digest, PredicateSignature, nil, withNames(s.opts.Annotations, subject))
 		if err != nil {
 			return ocispec.Descriptor{}, err
 		}
@@ -89,7 +89,7 @@ func (s *OptionSigner) Sign(ctx context.Context, target oras.GraphTarget, refere
 		}
 	}
 	if s.opts.Legacy {
-		legacy, err := attachLegacy(ctx, s.maker, target, reference, subject, s.opts.Annotations)
+		legacy, err := attachLegacy(ctx, s.maker, target, reference, subject, withNames(s.opts.Annotations, subject))
 		if err != nil {
 			return ocispec.Descriptor{}, fmt.Errorf("signing %s@%s in the older format: %w", reference, subject.Digest, err)
 		}
@@ -104,7 +104,7 @@ func (s *OptionSigner) Sign(ctx context.Context, target oras.GraphTarget, refere
 // the same annotations, and in the older format too if it is asked for, so
 // that signing again would add nothing.
 func (k *KeySigner) Signed(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor, opts SignOptions) (bool, error) {
-	return signed(ctx, target, reference, subject, Policy{Keys: []any{k.public}, Annotations: opts.Annotations}, opts)
+	return signed(ctx, target, reference, subject, Policy{Keys: []any{k.public}, Annotations: withNames(opts.Annotations, subject)}, opts)
 }
 
 // makeBundle signs and returns the bundle in JSON.

@@ -2,6 +2,9 @@ package signing
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -64,8 +67,8 @@ func (s *Services) options(keyless bool) sign.BundleOptions {
 	return o
 }
 
-// check finds services that cannot give a signature that lasts.
-func (s *Services) check() error {
+// Check finds services that cannot give a keyless signature that lasts.
+func (s *Services) Check() error {
 	switch {
 	case s == nil || s.Fulcio == "":
 		return errors.New("keyless signing needs the URL of a certificate authority (Fulcio)")
@@ -128,7 +131,7 @@ func LoadServices(data []byte, now time.Time) (*Services, error) {
 type KeylessSigner struct {
 	services *Services
 	token    string
-	keypair  sign.Keypair
+	key      *KeySigner
 
 	mu      sync.Mutex
 	der     []byte
@@ -138,18 +141,26 @@ type KeylessSigner struct {
 // NewKeylessSigner signs as whom an OpenID Connect identity token names.
 // Nothing is sent before something is signed.
 func NewKeylessSigner(services *Services, token string) (*KeylessSigner, error) {
-	if err := services.check(); err != nil {
+	if err := services.Check(); err != nil {
 		return nil, err
 	}
 	if _, err := tokenClaims(token); err != nil {
 		return nil, err
 	}
-	kp, err := sign.NewEphemeralKeypair(nil)
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("making a key: %w", err)
 	}
-	return &KeylessSigner{services: services, token: token, keypair: kp}, nil
+	key, err := NewKeySigner(private)
+	if err != nil {
+		return nil, fmt.Errorf("making a key: %w", err)
+	}
+	return &KeylessSigner{services: services, token: token, key: key}, nil
 }
+
+// Close overwrites the key, as [KeySigner.Close] does. The signer cannot be
+// used after.
+func (k *KeylessSigner) Close() { k.key.Close() }
 
 // Sign implements [Signer].
 func (k *KeylessSigner) Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error) {
@@ -164,9 +175,9 @@ func (k *KeylessSigner) With(opts SignOptions) *OptionSigner {
 
 // Identity is whom the certificate is for. It asks for the certificate.
 func (k *KeylessSigner) Identity(ctx context.Context) (Identity, error) {
-	der, err := k.GetCertificate(ctx, k.keypair, nil)
+	der, err := k.GetCertificate(ctx, keypair{k.key}, nil)
 	if err != nil {
-		return Identity{}, fmt.Errorf("getting a certificate: %w", err)
+		return Identity{}, err
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -185,7 +196,7 @@ func (k *KeylessSigner) Signed(ctx context.Context, target oras.GraphTarget, ref
 	if err != nil {
 		return false, err
 	}
-	policy := Policy{Identities: []Identity{id}, Root: k.services.Root, Annotations: opts.Annotations}
+	policy := Policy{Identities: []Identity{id}, Root: k.services.Root, Annotations: withNames(opts.Annotations, subject)}
 	policy.Evidence = Evidence{Timestamps: min(1, len(k.services.Timestamps)), Tlog: min(1, len(k.services.Logs)), NoSCT: true}
 	return signed(ctx, target, reference, subject, policy, opts)
 }
@@ -194,7 +205,7 @@ func (k *KeylessSigner) bundle(ctx context.Context, content sign.Content) ([]byt
 	opts := k.services.options(true)
 	opts.Context = ctx
 	opts.CertificateProvider = k
-	return makeBundle(content, k.keypair, opts)
+	return makeBundle(content, keypair{k.key}, opts)
 }
 
 // GetCertificate lets sigstore-go ask for the certificate. It implements
@@ -208,7 +219,7 @@ func (k *KeylessSigner) GetCertificate(ctx context.Context, kp sign.Keypair, _ *
 	}
 	der, err := k.services.options(true).CertificateProvider.GetCertificate(ctx, kp, &sign.CertificateProviderOptions{IDToken: k.token})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("asking the certificate authority %s: %w", k.services.Fulcio, err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {

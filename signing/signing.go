@@ -28,7 +28,8 @@ import (
 
 // Signer attaches a signature to a subject and returns the descriptor of the
 // signature's manifest. Reference is the name of the subject's repository,
-// such as localhost:5000/fn/set-labels, which the signature records.
+// such as localhost:5000/fn/set-labels, which the signature records. The subject
+// may say which function it belongs to; see [Named].
 type Signer interface {
 	Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error)
 }
@@ -36,8 +37,9 @@ type Signer interface {
 // Verifier checks that a subject carries a signature that policy accepts.
 // [Checker] is the one for real signatures.
 type Verifier interface {
-	// Verify returns the signature that satisfied the policy. The error
-	// wraps [ErrUnsigned] if the subject has none, and [ErrPolicy] if it
+	// Verify returns the signature that satisfied the policy. If the
+	// subject says which function it belongs to, see [Named], signatures for
+	// another are not acceptable. The error wraps [ErrUnsigned] if the subject has none, and [ErrPolicy] if it
 	// has some but none is acceptable.
 	Verify(ctx context.Context, target content.ReadOnlyGraphStorage, reference string, subject ocispec.Descriptor, policy Policy) (*Verification, error)
 }

@@ -446,6 +446,9 @@ func (c *collector) tryBundle(cand *candidate, list []*authority, fn statementFu
 			err = isAttestation(st, c.predicateType)
 		}
 		if err == nil {
+			err = checkNames(v.Annotations, c.subject)
+		}
+		if err == nil {
 			v.Signature = cand.desc
 			if enough, err = fn(a, v, st); enough {
 				return true, nil
@@ -499,6 +502,9 @@ func (c *collector) eachLegacy(ctx context.Context, list []*authority, fn signat
 		accepted := false
 		for _, a := range list {
 			v, err := a.verifyLegacy(ctx, sig, c.reference, c.subject.Digest, c.mirrors)
+			if err == nil {
+				err = checkNames(v.Annotations, c.subject)
+			}
 			if err == nil {
 				v.Signature = desc
 				var enough bool

@@ -138,10 +138,16 @@ func (a *Authority) Certificates() int {
 
 // Token is an identity token that the authority takes without looking at its
 // signature. Subject is an e-mail address or a URL.
-func Token(issuer, subject string) string {
+func Token(issuer, subject string) string { return JobToken(issuer, subject, "") }
+
+// JobToken is a token of a CI job, for the repository of that URL.
+func JobToken(issuer, subject, repository string) string {
 	c := map[string]any{"iss": issuer, "sub": subject, "aud": signing.Audience, "exp": time.Now().Add(time.Hour).Unix()}
 	if strings.Contains(subject, "@") && !strings.Contains(subject, "://") {
 		c["email"], c["email_verified"] = subject, true
+	}
+	if repository != "" {
+		c["repository"] = repository
 	}
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -151,8 +157,13 @@ func Token(issuer, subject string) string {
 	return enc([]byte(`{"alg":"ES256"}`)) + "." + enc(data) + "." + enc([]byte("unsigned"))
 }
 
-// serveCertificate answers as Fulcio does.
+// serveCertificate answers as Fulcio does, and to GET /certificates with how
+// many certificates there were.
 func (a *Authority) serveCertificate(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && r.URL.Path == "/certificates" {
+		fmt.Fprintln(w, a.Certificates())
+		return
+	}
 	der, err := a.issue(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -168,10 +179,12 @@ func (a *Authority) serveCertificate(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Object identifiers of Fulcio's extension for the issuer, old and new.
+// Object identifiers of Fulcio's extensions for the issuer, old and new, and
+// for the repository that a job ran for.
 var (
-	oidIssuerV1 = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1}
-	oidIssuerV2 = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 8}
+	oidIssuerV1         = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1}
+	oidIssuerV2         = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 8}
+	oidSourceRepository = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 12}
 )
 
 func (a *Authority) issue(r *http.Request) ([]byte, error) {
@@ -191,7 +204,7 @@ func (a *Authority) issue(r *http.Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	iss, sub, err := identityOf(r.Header.Get("Authorization"))
+	iss, sub, repository, err := identityOf(r.Header.Get("Authorization"))
 	if err != nil {
 		return nil, err
 	}
@@ -215,6 +228,13 @@ func (a *Authority) issue(r *http.Request) ([]byte, error) {
 			{Id: oidIssuerV2, Value: utf8},
 		},
 	}
+	if repository != "" {
+		value, err := asn1.MarshalWithParams(repository, "utf8")
+		if err != nil {
+			return nil, err
+		}
+		tmpl.ExtraExtensions = append(tmpl.ExtraExtensions, pkix.Extension{Id: oidSourceRepository, Value: value})
+	}
 	if u, err := url.Parse(sub); err == nil && u.Scheme != "" {
 		tmpl.URIs = []*url.URL{u}
 	} else {
@@ -223,20 +243,20 @@ func (a *Authority) issue(r *http.Request) ([]byte, error) {
 	return x509.CreateCertificate(rand.Reader, tmpl, a.ca.cert, pub, a.ca.key)
 }
 
-func identityOf(authorization string) (issuer, subject string, err error) {
+func identityOf(authorization string) (issuer, subject, repository string, err error) {
 	parts := strings.Split(strings.TrimPrefix(authorization, "Bearer "), ".")
 	if len(parts) != 3 {
-		return "", "", errors.New("no token")
+		return "", "", "", errors.New("no token")
 	}
 	data, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return "", "", err
+		return "", "", "", err
 	}
-	var c struct{ Iss, Sub string }
+	var c struct{ Iss, Sub, Repository string }
 	if err := json.Unmarshal(data, &c); err != nil {
-		return "", "", err
+		return "", "", "", err
 	}
-	return c.Iss, c.Sub, nil
+	return c.Iss, c.Sub, c.Repository, nil
 }
 
 // serveTimestamp answers as an RFC 3161 authority does.

@@ -24,7 +24,7 @@ type attestOptions struct {
 func newAttestCmd(e *env) *cobra.Command {
 	opts := &attestOptions{}
 	cmd := &cobra.Command{
-		Use:   "attest REFERENCE --type TYPE --predicate FILE --key KEY",
+		Use:   "attest REFERENCE --type TYPE --predicate FILE {--key KEY | --keyless}",
 		Short: "Attach a signed statement to an artifact: a test result, provenance, an SBOM",
 		Long: `Sign a statement about an artifact in a registry and attach it, as an in-toto
 attestation in a Sigstore bundle. The predicate is a JSON object of the type. An
@@ -68,11 +68,15 @@ func runAttest(ctx context.Context, e *env, opts *attestOptions) error {
 	if err != nil {
 		return err
 	}
-	signer, signOpts, name, done, err := opts.Services.artifactSigner(ctx, e, &opts.Key)
+	signer, signOpts, done, err := opts.Services.artifactSigner(ctx, e, &opts.Key)
 	if err != nil {
 		return err
 	}
 	defer done()
+	name, err := signer.Identity(ctx)
+	if err != nil {
+		return err
+	}
 	att, err := signer.With(signOpts).Attest(ctx, repo, ref.Name(), desc, uri, predicate)
 	if err != nil {
 		return registry.Classify(err)

@@ -115,49 +115,64 @@ func (f *serviceFlags) token(ctx context.Context, e *env) (string, error) {
 
 // artifactSigner signs artifacts and files, with a key or without.
 type artifactSigner interface {
+	// Identity names the signer. A keyless one asks for its certificate.
+	Identity(ctx context.Context) (string, error)
 	With(signing.SignOptions) *signing.OptionSigner
 	Signed(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor, opts signing.SignOptions) (bool, error)
 }
 
-// artifactSigner makes what the flags ask for. Its name goes into output; done
-// wipes the key.
-func (f *serviceFlags) artifactSigner(ctx context.Context, e *env, key *keyFlags) (s artifactSigner, opts signing.SignOptions, name string, done func(), err error) {
+// keySigner and keylessSigner are the signers of package signing with names to
+// show.
+type (
+	keySigner     struct{ *signing.KeySigner }
+	keylessSigner struct{ *signing.KeylessSigner }
+)
+
+func (s keySigner) Identity(context.Context) (string, error) { return s.Fingerprint(), nil }
+
+func (s keylessSigner) Identity(ctx context.Context) (string, error) {
+	id, err := s.KeylessSigner.Identity(ctx)
+	return id.String(), err
+}
+
+// artifactSigner makes what the flags ask for. Nothing is sent to a certificate
+// authority before something is signed. Done wipes the key.
+func (f *serviceFlags) artifactSigner(ctx context.Context, e *env, key *keyFlags) (s artifactSigner, opts signing.SignOptions, done func(), err error) {
 	if opts.Created, err = sourceDate(e.Getenv); err != nil {
-		return nil, opts, "", nil, err
+		return nil, opts, nil, err
 	}
 	format := key.options()
 	opts.Legacy, opts.NoBundle = format.Legacy, format.NoBundle
 	if f.Keyless == (key.Key != "") {
 		if f.Keyless {
-			return nil, opts, "", nil, usagef("--key and --keyless exclude each other")
+			return nil, opts, nil, usagef("--key and --keyless exclude each other")
 		}
-		return nil, opts, "", nil, withHint(usagef("no key to sign with: give --key, or --keyless"), "make a key pair with krmcat keygen")
+		return nil, opts, nil, withHint(usagef("no key to sign with: give --key, or --keyless"), "make a key pair with krmcat keygen")
 	}
 	services, err := f.services()
 	if err != nil {
-		return nil, opts, "", nil, err
+		return nil, opts, nil, err
 	}
 	if !f.Keyless {
 		k, err := key.load(ctx, e)
 		if err != nil {
-			return nil, opts, "", nil, err
+			return nil, opts, nil, err
 		}
 		opts.Services = services
-		return k, opts, k.Fingerprint(), k.Close, nil
+		return keySigner{k}, opts, k.Close, nil
+	}
+	if err := services.Check(); err != nil {
+		return nil, opts, nil, usageError{err}
 	}
 	token, err := f.token(ctx, e)
 	if err != nil {
-		return nil, opts, "", nil, err
+		return nil, opts, nil, err
 	}
 	k, err := signing.NewKeylessSigner(services, token)
 	if err != nil {
-		return nil, opts, "", nil, usageError{err}
+		return nil, opts, nil, usageError{err}
 	}
-	id, err := k.Identity(ctx)
-	if err != nil {
-		return nil, opts, "", nil, err
-	}
-	return k, opts, id.String(), func() {}, nil
+	return keylessSigner{k}, opts, k.Close, nil
 }
 
 // identityFlags say which keyless signers are accepted, what has to vouch for

@@ -38,6 +38,9 @@ that is a semantic version, such as v1.2.3, is a release and never moves.`,
 		Example: `  # Publish and sign a function
   krmcat publish function.yaml localhost:8080/acme/set-labels:v1.0.0 --key cosign.key
 
+  # In a CI job, as the identity of the job
+  krmcat publish function.yaml ghcr.io/acme/set-labels:v1.0.0 --keyless
+
   # See what would be published
   krmcat publish function.yaml localhost:8080/acme/set-labels:v1.0.0 --sign=false --dry-run
 

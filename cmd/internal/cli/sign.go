@@ -88,11 +88,15 @@ func runSign(ctx context.Context, e *env, opts *signOptions) error {
 			return err
 		}
 	}
-	signer, signOpts, name, done, err := opts.Services.artifactSigner(ctx, e, &opts.Key)
+	signer, signOpts, done, err := opts.Services.artifactSigner(ctx, e, &opts.Key)
 	if err != nil {
 		return err
 	}
 	defer done()
+	name, err := signer.Identity(ctx)
+	if err != nil {
+		return err
+	}
 	var list []signOutput
 	for _, s := range subjects {
 		if s.data != nil {
@@ -240,7 +244,7 @@ func (o *signOptions) signFile(ctx context.Context, s signSubject, signer artifa
 
 // signedFileBy checks that a bundle is a signature of data by the same key.
 func signedFileBy(ctx context.Context, signer artifactSigner, bundle string, data []byte) error {
-	key, ok := signer.(*signing.KeySigner)
+	key, ok := signer.(keySigner)
 	if !ok {
 		return errors.New("keyless signatures are made anew")
 	}

@@ -31,7 +31,7 @@ func (f *keyFlags) options() signing.SignOptions {
 
 func (f *keyFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.Key, "key", "", "private key to sign with: a `file` from krmcat keygen or cosign generate-key-pair, a PEM file, or env://NAME; the password is in COSIGN_PASSWORD or asked for")
-	fs.BoolVar(&f.Legacy, "legacy", true, "also write the older signature format, for verifiers that do not look for bundles")
+	fs.BoolVar(&f.Legacy, "legacy", false, "also write the older signature format, for verifiers that do not look for bundles")
 	fs.BoolVar(&f.NoBundle, "no-bundle", false, "write the older signature format only, which cosign 2.6 verifies without a trusted root")
 }
 
@@ -63,48 +63,51 @@ func (e *env) password(prompt string) ([]byte, error) {
 	return p, nil
 }
 
-// signingFlags are those of commands that sign what they push.
+// signingFlags are those of commands that sign what they push: the same as of
+// krmcat sign, and one to leave it.
 type signingFlags struct {
-	keyFlags
-	Sign bool
+	Key      keyFlags
+	Services serviceFlags
+	Sign     bool
 }
 
 func (f *signingFlags) add(fs *pflag.FlagSet) {
-	f.keyFlags.add(fs)
+	f.Key.add(fs)
+	f.Services.add(fs)
 	fs.BoolVar(&f.Sign, "sign", true, "sign what is published; --sign=false leaves it unsigned")
 }
 
 // signer returns nil if nothing shall be signed.
 func (f *signingFlags) signer(ctx context.Context, e *env) (s registry.Signer, done func(), err error) {
 	if !f.Sign {
-		if f.Key != "" {
-			return nil, nil, usagef("--key and --sign=false exclude each other")
+		if f.Key.Key != "" || f.Services.Keyless {
+			return nil, nil, usagef("--sign=false excludes --key and --keyless")
 		}
 		printf(e.Err, "krmcat: warning: what is published is not signed, so nobody can tell whether it is yours\n")
 		return nil, func() {}, nil
 	}
-	if f.Key == "" {
-		return nil, nil, withHint(usagef("no key to sign with: give --key, or --sign=false to publish unsigned"), "make a key pair with krmcat keygen")
+	if f.Key.Key == "" && !f.Services.Keyless {
+		return nil, nil, withHint(usagef("no key to sign with: give --key, --keyless, or --sign=false to publish unsigned"), "make a key pair with krmcat keygen")
 	}
-	k, err := f.load(ctx, e)
+	signer, opts, done, err := f.Services.artifactSigner(ctx, e, &f.Key)
 	if err != nil {
 		return nil, nil, err
 	}
-	return onceSigner{k, f.options()}, k.Close, nil
+	return onceSigner{signer, opts}, done, nil
 }
 
-// onceSigner signs what the key has not signed yet.
+// onceSigner signs what the signer has not signed yet.
 type onceSigner struct {
-	key  *signing.KeySigner
-	opts signing.SignOptions
+	signer artifactSigner
+	opts   signing.SignOptions
 }
 
 func (s onceSigner) Sign(ctx context.Context, target oras.GraphTarget, reference string, subject ocispec.Descriptor) (ocispec.Descriptor, error) {
-	signed, err := s.key.Signed(ctx, target, reference, subject, s.opts)
+	signed, err := s.signer.Signed(ctx, target, reference, subject, s.opts)
 	if err != nil || signed {
 		return ocispec.Descriptor{}, err
 	}
-	return s.key.With(s.opts).Sign(ctx, target, reference, subject)
+	return s.signer.With(s.opts).Sign(ctx, target, reference, subject)
 }
 
 // verifyFlags say which signatures are accepted.

@@ -26,16 +26,16 @@ func (r *run) function(loc catalog.Location, res *catalog.Resolution) {
 	var usable []catalog.Runtime
 	trusted := r.trusted
 	if x := rt.Exec; x != nil {
-		ok, signed := r.exec(subject, x)
+		ok, signed := r.exec(res.GVK(), x)
 		if ok {
 			usable = append(usable, catalog.Runtime{Exec: x})
 		}
 		trusted = trusted || signed
 	}
-	if s := rt.Starlark; s != nil && r.starlark(subject, s) {
+	if s := rt.Starlark; s != nil && r.starlark(res.GVK(), s) {
 		usable = append(usable, catalog.Runtime{Starlark: s})
 	}
-	if x := rt.Container; x != nil && r.container(subject, x) {
+	if x := rt.Container; x != nil && r.container(res.GVK(), x) {
 		usable = append(usable, catalog.Runtime{Container: x})
 	}
 	r.docs(subject, "usage", res.Version.Usage, loc)
@@ -47,7 +47,8 @@ func (r *run) function(loc catalog.Location, res *catalog.Resolution) {
 
 // exec fetches the executable of every platform, not only of this one, and
 // compares digests. It reports whether all are right, and signed.
-func (r *run) exec(subject string, x *catalog.Exec) (ok, signed bool) {
+func (r *run) exec(fn catalog.GroupVersionKind, x *catalog.Exec) (ok, signed bool) {
+	subject := fn.String()
 	ok, signed = len(x.Platforms) > 0, true
 	for i := range x.Platforms {
 		p := &x.Platforms[i]
@@ -60,7 +61,7 @@ func (r *run) exec(subject string, x *catalog.Exec) (ok, signed bool) {
 			continue
 		}
 		r.report.add(subject, "digest", Pass, "%s is %s", what, firstDigest(p.Digest, p.Location.Digest))
-		signed = r.signature(subject, what, p.Location) && signed
+		signed = r.signature(fn, what, p.Location) && signed
 	}
 	return ok, ok && signed
 }
@@ -74,7 +75,8 @@ func firstDigest(list ...digest.Digest) digest.Digest {
 	return ""
 }
 
-func (r *run) starlark(subject string, s *catalog.Starlark) bool {
+func (r *run) starlark(fn catalog.GroupVersionKind, s *catalog.Starlark) bool {
+	subject := fn.String()
 	if s.Digest == "" && s.Location.Digest == "" {
 		r.report.fail(subject, "digest", fmt.Errorf("starlark %s: %w", s.URI, catalog.ErrNoDigest))
 		return false
@@ -90,13 +92,14 @@ func (r *run) starlark(subject string, s *catalog.Starlark) bool {
 		return false
 	}
 	r.report.add(subject, "digest", Pass, "starlark is %s", firstDigest(s.Digest, s.Location.Digest))
-	r.signature(subject, "starlark", s.Location)
+	r.signature(fn, "starlark", s.Location)
 	return true
 }
 
 // container checks that an image is in its registry as the digest says, with
 // all its blobs.
-func (r *run) container(subject string, x *catalog.Container) bool {
+func (r *run) container(fn catalog.GroupVersionKind, x *catalog.Container) bool {
+	subject := fn.String()
 	if catalog.IsLocalImage(x.Image) {
 		r.report.add(subject, "digest", Skipped, "container: %s is an image layout that is not published yet", x.Image)
 		return false
@@ -117,7 +120,7 @@ func (r *run) container(subject string, x *catalog.Container) bool {
 		return false
 	}
 	r.report.add(subject, "digest", Pass, "container is %s, with %d blobs", x.Digest, n)
-	r.signature(subject, "container", catalog.Location{Scheme: "oci", Ref: ref.Name(), Digest: x.Digest})
+	r.signature(fn, "container", catalog.Location{Scheme: "oci", Ref: ref.Name(), Digest: x.Digest})
 	return true
 }
 

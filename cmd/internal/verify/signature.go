@@ -13,15 +13,17 @@ import (
 	"github.com/krmcat/krmcat/signing"
 )
 
-// signature looks for a signature on a referenced artifact. As the signed
-// document gives its digest, one that is missing is a failure only if the
-// document itself is not signed.
-func (r *run) signature(subject, what string, loc catalog.Location) bool {
-	key := loc.String()
+// signature looks for a signature on a referenced artifact of a function. As
+// the signed document gives its digest, one that is missing is a failure only
+// if the document itself is not signed. One that was made for another function
+// does not count.
+func (r *run) signature(fn catalog.GroupVersionKind, what string, loc catalog.Location) bool {
+	subject := fn.String()
+	key := loc.String() + " " + fn.Group + "/" + fn.Kind
 	if r.Signature == nil || loc.Scheme != "oci" || loc.Digest == "" || r.signed[key] || r.unsigned[key] != nil {
 		return r.signed[key]
 	}
-	who, err := r.signer(loc)
+	who, err := r.signer(fn, loc)
 	if err != nil {
 		r.unsigned[key] = fmt.Errorf("%s: %w", what, err)
 		return false
@@ -31,7 +33,7 @@ func (r *run) signature(subject, what string, loc catalog.Location) bool {
 	return true
 }
 
-func (r *run) signer(loc catalog.Location) (string, error) {
+func (r *run) signer(fn catalog.GroupVersionKind, loc catalog.Location) (string, error) {
 	ref, err := registry.ParseReference(loc.Ref)
 	if err != nil {
 		return "", err
@@ -41,7 +43,7 @@ func (r *run) signer(loc catalog.Location) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return r.Signature(r.ctx, ref, desc)
+	return r.Signature(r.ctx, ref, signing.Named(desc, fn.Group, fn.Kind))
 }
 
 // bundle checks the signature of a document that is not in a registry: a
