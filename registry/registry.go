@@ -4,6 +4,8 @@
 // The embedded server and its storage drivers are in subpackages.
 package registry
 
+import "github.com/krmcat/krmcat/catalog"
+
 // Media types of the artifacts of KEP-2906 (KC-098 to KC-101). An artifact is
 // an OCI image manifest with the artifact type here and the layer type below;
 // readers go by the layer's media type.
@@ -13,15 +15,15 @@ const (
 	ArtifactTypeStarlark   = "application/vnd.cncf.kubernetes.krm-func-runtime-starlark.v1"
 	ArtifactTypeExec       = "application/vnd.cncf.kubernetes.krm-func-runtime-exec.v1"
 
-	MediaTypeCatalog    = "application/vnd.cncf.kubernetes.krm-func-catalog.layer.v1+yaml"
-	MediaTypeDefinition = "application/vnd.cncf.kubernetes.krm-func-definition.layer.v1+yaml"
+	MediaTypeCatalog    = catalog.MediaTypeCatalog
+	MediaTypeDefinition = catalog.MediaTypeDefinition
 	MediaTypeStarlark   = "application/vnd.cncf.kubernetes.krm-func-runtime-starlark.layer.v1"
 	// MediaTypeExec repairs a slip of the KEP, whose table repeats
 	// MediaTypeStarlark for executables (KC-101).
 	MediaTypeExec = "application/vnd.cncf.kubernetes.krm-func-runtime-exec.layer.v1"
 
-	MediaTypeMarkdown = "text/markdown"
-	MediaTypeExamples = "application/vnd.krmcat.krm-func-examples.layer.v1.tar+gzip"
+	MediaTypeMarkdown = catalog.MediaTypeMarkdown
+	MediaTypeExamples = catalog.MediaTypeExamples
 )
 
 // MaxManifestBytes is the size limit of a manifest, for reading and for

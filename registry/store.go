@@ -49,6 +49,14 @@ type Observer interface {
 	Begin(ctx context.Context, store Store, c Change) (done func(ctx context.Context, stored error) error, err error)
 }
 
+// ObserverFunc is a function as an [Observer].
+type ObserverFunc func(ctx context.Context, store Store, c Change) (done func(ctx context.Context, stored error) error, err error)
+
+// Begin calls the function.
+func (f ObserverFunc) Begin(ctx context.Context, store Store, c Change) (func(ctx context.Context, stored error) error, error) {
+	return f(ctx, store, c)
+}
+
 // Admission decides whether a manifest may be stored. Its referenced blobs
 // are in the store already.
 type Admission interface {

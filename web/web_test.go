@@ -39,6 +39,13 @@ type site struct {
 	store *regmem.Store
 }
 
+// observe tells an index of the changes to a server.
+func observe(x *index.Index) registry.Observer {
+	return registry.ObserverFunc(func(ctx context.Context, _ registry.Store, c registry.Change) (func(context.Context, error) error, error) {
+		return x.Begin(ctx, index.Change(c))
+	})
+}
+
 func newSite(t testing.TB, opts web.Options) *site {
 	t.Helper()
 	store := regmem.New()
@@ -49,7 +56,7 @@ func newSite(t testing.TB, opts web.Options) *site {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() { x.Run(ctx); close(done) }()
-	opts.Registry = regserver.New(store, &regserver.Options{Observer: x})
+	opts.Registry = regserver.New(store, &regserver.Options{Observer: observe(x)})
 	h, err := web.New(x, &opts)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +123,7 @@ func (s *site) push(repository, tag, artifactType string, subject *ocispec.Descr
 	}
 	a.Manifest = regtest.Marshal(m)
 	a.Descriptor = regtest.Describe(ocispec.MediaTypeImageManifest, a.Manifest)
-	done, err := s.x.Begin(s.t.Context(), s.store, registry.Change{Repository: repository, Tag: tag, Descriptor: a.Descriptor, Manifest: a.Manifest})
+	done, err := s.x.Begin(s.t.Context(), index.Change{Repository: repository, Tag: tag, Descriptor: a.Descriptor, Manifest: a.Manifest})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -485,7 +492,7 @@ func TestNotReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := web.New(x, &web.Options{Registry: regserver.New(store, &regserver.Options{Observer: x})})
+	h, err := web.New(x, &web.Options{Registry: regserver.New(store, &regserver.Options{Observer: observe(x)})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/krmcat/krmcat/catalog/index"
-	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/registry/regmem"
 	"github.com/krmcat/krmcat/registry/regtest"
 )
@@ -40,12 +39,12 @@ func benchPush(b *testing.B, x *index.Index, store *regmem.Store, i int) {
 	}
 	a := f.artifact()
 	m := a.manifest()
-	change := registry.Change{Repository: fmt.Sprintf("team-%d/fn-%d", i%50, i), Tag: "v1.0.0", Descriptor: regtest.Describe("application/vnd.oci.image.manifest.v1+json", m), Manifest: m}
+	change := index.Change{Repository: fmt.Sprintf("team-%d/fn-%d", i%50, i), Tag: "v1.0.0", Descriptor: regtest.Describe("application/vnd.oci.image.manifest.v1+json", m), Manifest: m}
 	blobs := [][]byte{[]byte("{}")}
 	for _, l := range a.layers {
 		blobs = append(blobs, []byte(l.data))
 	}
-	done, err := x.Begin(b.Context(), store, change)
+	done, err := x.Begin(b.Context(), change)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -68,10 +67,10 @@ func BenchmarkPublish(b *testing.B) {
 // BenchmarkOther is what the index adds to a push that is none of its
 // business.
 func BenchmarkOther(b *testing.B) {
-	x, store := benchIndex(b, 100)
+	x, _ := benchIndex(b, 100)
 	m := artifact{artifactType: "application/vnd.example"}.manifest()
 	for b.Loop() {
-		done, err := x.Begin(b.Context(), store, registry.Change{Repository: "library/image", Tag: "v1.0.0", Descriptor: regtest.Describe("application/vnd.oci.image.manifest.v1+json", m), Manifest: m})
+		done, err := x.Begin(b.Context(), index.Change{Repository: "library/image", Tag: "v1.0.0", Descriptor: regtest.Describe("application/vnd.oci.image.manifest.v1+json", m), Manifest: m})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -179,12 +178,12 @@ func (x *Index) projectCatalog(ctx context.Context, tx *sql.Tx, name string) err
 // same name, the pushed one has it if its repository has the name too, and it
 // is more than dated snapshots of the other.
 func (x *Index) Catalogs(ctx context.Context) ([]*CatalogListing, error) {
-	if !x.schemaOK.Load() {
-		return nil, fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	if err := x.usable(); err != nil {
+		return nil, err
 	}
-	pushed, err := strings1(x.rdb.QueryContext(ctx, `SELECT listing FROM catalogs ORDER BY name`))
+	pushed, err := strings1(x.rdb().QueryContext(ctx, `SELECT listing FROM catalogs ORDER BY name`))
 	if err != nil {
-		return nil, notReady(ctx, err)
+		return nil, x.notReady(ctx, err)
 	}
 	publishers, err := x.Publishers(ctx)
 	if err != nil {

@@ -87,7 +87,7 @@ func TestCrash(t *testing.T) {
 func crashChild(t *testing.T, dir string) {
 	store, x, stop := openCrashed(t, dir)
 	defer stop()
-	s := &site{t: t, x: x, http: httptest.NewServer(regserver.New(store, &regserver.Options{Observer: x}))}
+	s := &site{t: t, x: x, http: httptest.NewServer(regserver.New(store, &regserver.Options{Observer: observe(x)}))}
 	errs := make(chan error)
 	for w := range 4 {
 		go func() {
@@ -186,8 +186,8 @@ func TestDatabaseGoesAway(t *testing.T) {
 	second.kind = "Second"
 	a := second.artifact()
 	m := a.manifest()
-	change := registry.Change{Repository: "acme/second", Tag: "v1.0.0", Descriptor: regtest.Describe("application/vnd.oci.image.manifest.v1+json", m), Manifest: m}
-	done, err := s.x.Begin(t.Context(), s.store, change)
+	change := index.Change{Repository: "acme/second", Tag: "v1.0.0", Descriptor: regtest.Describe("application/vnd.oci.image.manifest.v1+json", m), Manifest: m}
+	done, err := s.x.Begin(t.Context(), change)
 	if err != nil {
 		t.Fatal(err)
 	}

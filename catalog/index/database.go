@@ -82,7 +82,7 @@ func (d dialect) columns(s string) string {
 // createTables makes the tables that are missing, after dropping those of
 // another version.
 func (x *Index) createTables(ctx context.Context) error {
-	tx, err := x.db.BeginTx(ctx, nil)
+	tx, err := x.wdb().BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}

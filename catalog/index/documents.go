@@ -71,6 +71,15 @@ func (c *documentCache) get(key string) *cachedDocument {
 	return c.docs[key]
 }
 
+// outdate has all documents made anew, and keeps them until then.
+func (c *documentCache) outdate() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, d := range c.docs {
+		c.docs[k] = &cachedDocument{doc: d.doc}
+	}
+}
+
 func (c *documentCache) put(key string, d *cachedDocument) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,25 +99,23 @@ func (c *documentCache) put(key string, d *cachedDocument) {
 // cached returns a document that was made since the last change, or makes it.
 // If the database does not answer, the last one made is returned.
 func (x *Index) cached(ctx context.Context, key string, build func(ctx context.Context, q querier) (*Document, error)) (*Document, error) {
-	select {
-	case <-x.readyC:
-	default:
-		// Half an index would give half a catalog.
-		return nil, fmt.Errorf("%w: it is being built", ErrNotReady)
-	}
 	unlock, err := x.locks.lock(ctx, "document "+key)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	have := x.cache.get(key)
-	st, err := x.generation(ctx)
+	err = x.usable()
+	var st state
+	if err == nil {
+		st, err = x.generation(ctx)
+	}
 	if err == nil && have != nil && have.generation == st.generation {
 		return have.doc, nil
 	}
 	var doc *Document
 	if err == nil {
-		err = notReady(ctx, x.view(ctx, func(q querier) error {
+		err = x.notReady(ctx, x.view(ctx, func(q querier) error {
 			doc, err = build(ctx, q)
 			return err
 		}))

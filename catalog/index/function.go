@@ -39,15 +39,15 @@ func (f *Function) Version(name string) *catalog.Version {
 // release is a tag in the function's repository; empty is the listed one. What
 // is not there is [ErrNotFound].
 func (x *Index) Function(ctx context.Context, group, kind, release string) (*Function, error) {
-	if !x.schemaOK.Load() {
-		return nil, fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	if err := x.usable(); err != nil {
+		return nil, err
 	}
 	var f *Function
 	err := x.view(ctx, func(q querier) (err error) {
 		f, err = x.function(ctx, q, clean(group), clean(kind), clean(release))
 		return err
 	})
-	return f, notReady(ctx, err)
+	return f, x.notReady(ctx, err)
 }
 
 func (x *Index) function(ctx context.Context, q querier, group, kind, release string) (*Function, error) {
@@ -104,15 +104,15 @@ type Resolved struct {
 // Resolve finds the function for the apiVersion and kind of a functionConfig
 // (KC-094). What no release defines is [ErrNotFound].
 func (x *Index) Resolve(ctx context.Context, apiVersion, kind string) (*Resolved, error) {
-	if !x.schemaOK.Load() {
-		return nil, fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	if err := x.usable(); err != nil {
+		return nil, err
 	}
 	var r *Resolved
 	err := x.view(ctx, func(q querier) (err error) {
 		r, err = x.resolveType(ctx, q, catalog.GVK(clean(apiVersion), clean(kind)))
 		return err
 	})
-	return r, notReady(ctx, err)
+	return r, x.notReady(ctx, err)
 }
 
 func (x *Index) resolveType(ctx context.Context, q querier, gvk catalog.GroupVersionKind) (*Resolved, error) {
@@ -167,17 +167,20 @@ type Stats struct {
 
 // Stats counts what the index has.
 func (x *Index) Stats(ctx context.Context) (Stats, error) {
+	if err := x.usable(); err != nil {
+		return Stats{}, err
+	}
 	st, err := x.generation(ctx)
 	if err != nil {
 		return Stats{}, err
 	}
 	s := Stats{Changed: st.changed}
-	err = x.rdb.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM functions),
+	err = x.rdb().QueryRowContext(ctx, `SELECT (SELECT count(*) FROM functions),
 		(SELECT count(*) FROM tags t JOIN artifacts a ON a.repository = t.repository AND a.digest = t.digest WHERE a.kind = 'definition' AND a.problem = ''),
 		(SELECT count(DISTINCT publisher) FROM functions WHERE publisher <> ''), (SELECT count(*) FROM catalogs),
 		(SELECT count(*) FROM artifacts WHERE problem <> ''), (SELECT count(*) FROM intents)`).
 		Scan(&s.Functions, &s.Releases, &s.Publishers, &s.Catalogs, &s.Problems, &s.Pending)
-	return s, notReady(ctx, err)
+	return s, x.notReady(ctx, err)
 }
 
 // Event is the publication of a release or another tag.
@@ -195,16 +198,16 @@ type Event struct {
 // Newest lists the tags of functions that were published last, newest first;
 // of one publisher if its slug is given.
 func (x *Index) Newest(ctx context.Context, publisher string, limit int) ([]Event, error) {
-	if !x.schemaOK.Load() {
-		return nil, fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	if err := x.usable(); err != nil {
+		return nil, err
 	}
-	rows, err := x.rdb.QueryContext(ctx, `SELECT a.grp, a.fn, t.repository, t.tag, t.digest, t.seen, f.listing
+	rows, err := x.rdb().QueryContext(ctx, `SELECT a.grp, a.fn, t.repository, t.tag, t.digest, t.seen, f.listing
 		FROM tags t JOIN artifacts a ON a.repository = t.repository AND a.digest = t.digest
 		JOIN functions f ON f.grp = a.grp AND f.fn = a.fn
 		WHERE a.kind = 'definition' AND a.problem = '' AND ($1 = '' OR f.publisher = $1)
 		ORDER BY t.seen DESC, t.repository, t.tag LIMIT $2`, publisher, limit)
 	if err != nil {
-		return nil, notReady(ctx, err)
+		return nil, x.notReady(ctx, err)
 	}
 	defer rows.Close()
 	var out []Event
@@ -213,7 +216,7 @@ func (x *Index) Newest(ctx context.Context, publisher string, limit int) ([]Even
 		var seen int64
 		var listing string
 		if err := rows.Scan(&e.Group, &e.Kind, &e.Repository, &e.Tag, &e.Digest, &seen, &listing); err != nil {
-			return nil, notReady(ctx, err)
+			return nil, x.notReady(ctx, err)
 		}
 		l, err := parseListing(listing)
 		if err != nil {
@@ -222,7 +225,7 @@ func (x *Index) Newest(ctx context.Context, publisher string, limit int) ([]Even
 		e.Publisher, e.Description, e.Published = l.Publisher, l.Description, millis(seen)
 		out = append(out, e)
 	}
-	return out, notReady(ctx, rows.Err())
+	return out, x.notReady(ctx, rows.Err())
 }
 
 // document reads the document of an artifact that a listing names.

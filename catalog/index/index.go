@@ -3,10 +3,11 @@
 // documents that clients fetch (KEP-2985).
 //
 // The registry's content is the truth and the index is derived from it. An
-// [Index] learns of changes as a [registry.Observer]: what a push was told is
-// stored is in the index by then, and a change whose outcome was never
-// learned, because the process or the database went away, is looked up again.
-// [Index.Reindex] reads everything again and comes to the same documents.
+// [Index] is told of each change before it is made ([Index.Begin]) and after:
+// what a push was told is stored is in the index by then, and a change whose
+// outcome was never learned, because the process or the database went away, is
+// looked up again. [Index.Reindex] reads everything again and comes to the same
+// documents.
 //
 // The index is kept in SQLite, a file for one server, or in PostgreSQL, which
 // several servers share. Both give the same answers, as ranking is done here
@@ -25,8 +26,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/krmcat/krmcat/registry"
 )
 
 // Errors of this package; test for them with [errors.Is].
@@ -44,36 +43,62 @@ type Options struct {
 	Log *slog.Logger
 	// Now is the clock; nil is [time.Now].
 	Now func() time.Time
+	// Refresh is how often the index is compared with the registry, for one
+	// that others change without telling this index; 0 is never.
+	Refresh time.Duration
 }
 
 // Index is the searchable set of one registry. Open it with [OpenSQLite] or
 // [OpenPostgres], let [Index.Run] work in the background, and close it. It is
-// safe for concurrent use, and satisfies [registry.Observer].
+// safe for concurrent use.
 type Index struct {
-	store registry.Store
+	store Store
 	log   *slog.Logger
 	now   func() time.Time
 	kind  dialect
-	db    *sql.DB // for writing
-	rdb   *sql.DB // for reading; the same as db for PostgreSQL
-	owner string  // marks intents of this process
+	file  string // of SQLite
+	dbs   atomic.Pointer[databases]
+	owner string // marks intents of this process
 
 	locks    keyed
-	inflight sync.Map // ids of intents between Begin and done
+	inflight sync.Map // intents between Begin and done, by their ids
 	wake     chan struct{}
 
 	readyOnce sync.Once
 	readyC    chan struct{}
-	// schemaOK is set once the tables are known to exist.
+	ready     atomic.Bool // everything was read once
+	// schemaOK is set while the tables are known to exist.
 	schemaOK atomic.Bool
+	damaged  atomic.Bool // an answer of the database says so
 	closed   atomic.Bool
+
+	preparing sync.Mutex
+	refresh   time.Duration
+	found     *found       // what begin found
+	compared  atomic.Int64 // when the index was last in step with the registry, in ns
 
 	cache documentCache
 }
 
-var _ registry.Observer = (*Index)(nil)
+// databases are the connections of an index.
+type databases struct {
+	w *sql.DB // for writing
+	r *sql.DB // for reading; the same as w for PostgreSQL
+}
 
-func newIndex(store registry.Store, opts *Options, kind dialect) *Index {
+func (d *databases) close() error {
+	err := d.w.Close()
+	if d.r != d.w {
+		err = errors.Join(err, d.r.Close())
+	}
+	return err
+}
+
+func (x *Index) wdb() *sql.DB { return x.dbs.Load().w }
+
+func (x *Index) rdb() *sql.DB { return x.dbs.Load().r }
+
+func newIndex(store Store, opts *Options, kind dialect) *Index {
 	x := &Index{
 		store:  store,
 		kind:   kind,
@@ -89,6 +114,9 @@ func newIndex(store registry.Store, opts *Options, kind dialect) *Index {
 	if opts != nil && opts.Now != nil {
 		x.now = opts.Now
 	}
+	if opts != nil {
+		x.refresh = opts.Refresh
+	}
 	return x
 }
 
@@ -98,10 +126,8 @@ func (x *Index) Ready() <-chan struct{} { return x.readyC }
 // Check reports whether the index can answer: nil, or an error that wraps
 // [ErrNotReady].
 func (x *Index) Check(ctx context.Context) error {
-	select {
-	case <-x.readyC:
-	default:
-		return fmt.Errorf("%w: it is being built", ErrNotReady)
+	if err := x.usable(); err != nil {
+		return err
 	}
 	if _, err := x.generation(ctx); err != nil {
 		return err
@@ -109,7 +135,22 @@ func (x *Index) Check(ctx context.Context) error {
 	return nil
 }
 
-func (x *Index) setReady() { x.readyOnce.Do(func() { close(x.readyC) }) }
+// usable says why the index cannot be asked: half an index would give half an
+// answer, which looks like a whole one.
+func (x *Index) usable() error {
+	switch {
+	case !x.schemaOK.Load():
+		return fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	case !x.ready.Load():
+		return fmt.Errorf("%w: it is being built", ErrNotReady)
+	}
+	return nil
+}
+
+func (x *Index) setReady() {
+	x.ready.Store(true)
+	x.readyOnce.Do(func() { close(x.readyC) })
+}
 
 // Close ends the use of the database. [Index.Run] has returned by then.
 func (x *Index) Close() error {
@@ -118,17 +159,13 @@ func (x *Index) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if x.schemaOK.Load() && x.kind.exclusive {
+	if x.schemaOK.Load() && x.kind.exclusive && !x.damaged.Load() {
 		// Says that nothing is left to be looked up at the next start.
-		if err := x.setMeta(ctx, x.db, metaClean, "1"); err != nil {
+		if err := x.setMeta(ctx, x.wdb(), metaClean, "1"); err != nil {
 			x.log.WarnContext(ctx, "index was not closed cleanly", "error", err)
 		}
 	}
-	err := x.db.Close()
-	if x.rdb != x.db {
-		err = errors.Join(err, x.rdb.Close())
-	}
-	if err != nil {
+	if err := x.dbs.Load().close(); err != nil {
 		return fmt.Errorf("closing the index: %w", err)
 	}
 	return nil
@@ -146,6 +183,8 @@ const (
 	metaSchema     = "schema"     // version of the tables
 	metaBuilt      = "built"      // "1" once everything was read
 	metaClean      = "clean"      // "1" after Close, "" while open
+	metaBoot       = "boot"       // of the machine when it was opened
+	metaOpening    = "opening"    // of the store with which it is in step
 	metaGeneration = "generation" // counts changes to what is shown
 	metaChanged    = "changed"    // time of the last of them, in ms
 )
@@ -175,16 +214,16 @@ func (x *Index) generation(ctx context.Context) (state, error) {
 	if !x.schemaOK.Load() {
 		return state{}, fmt.Errorf("%w: its database does not answer", ErrNotReady)
 	}
-	rows, err := x.rdb.QueryContext(ctx, `SELECT k, v FROM meta WHERE k IN ($1, $2)`, metaGeneration, metaChanged)
+	rows, err := x.rdb().QueryContext(ctx, `SELECT k, v FROM meta WHERE k IN ($1, $2)`, metaGeneration, metaChanged)
 	if err != nil {
-		return state{}, notReady(ctx, err)
+		return state{}, x.notReady(ctx, err)
 	}
 	defer rows.Close()
 	var st state
 	for rows.Next() {
 		var k, v string
 		if err := rows.Scan(&k, &v); err != nil {
-			return state{}, notReady(ctx, err)
+			return state{}, x.notReady(ctx, err)
 		}
 		switch k {
 		case metaGeneration:
@@ -193,11 +232,12 @@ func (x *Index) generation(ctx context.Context) (state, error) {
 			st.changed = parseMillis(v)
 		}
 	}
-	return st, notReady(ctx, rows.Err())
+	return st, x.notReady(ctx, rows.Err())
 }
 
 // notReady marks an error of the database as one that may pass.
-func notReady(ctx context.Context, err error) error {
+func (x *Index) notReady(ctx context.Context, err error) error {
+	x.suspect(err)
 	switch {
 	case err == nil, errors.Is(err, ErrNotFound), errors.Is(err, ErrNotReady):
 		return err
@@ -229,14 +269,15 @@ func (x *Index) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	var err error
 	for range attempts {
 		if err = x.tryUpdate(ctx, f); !isConflict(err) {
-			return err
+			break
 		}
 	}
+	x.suspect(err)
 	return err
 }
 
 func (x *Index) tryUpdate(ctx context.Context, f func(tx *sql.Tx) error) error {
-	tx, err := x.db.BeginTx(ctx, nil)
+	tx, err := x.wdb().BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -249,7 +290,7 @@ func (x *Index) tryUpdate(ctx context.Context, f func(tx *sql.Tx) error) error {
 // view runs f in a transaction that reads, so that all it sees is of one
 // moment.
 func (x *Index) view(ctx context.Context, f func(q querier) error) error {
-	tx, err := x.rdb.BeginTx(ctx, &sql.TxOptions{ReadOnly: true, Isolation: x.kind.isolation})
+	tx, err := x.rdb().BeginTx(ctx, &sql.TxOptions{ReadOnly: true, Isolation: x.kind.isolation})
 	if err != nil {
 		return err
 	}

@@ -18,9 +18,11 @@ import (
 
 	"github.com/krmcat/krmcat/catalog"
 	"github.com/krmcat/krmcat/internal/lazyregexp"
-	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/schema"
 )
+
+// errIntegrity: the store gave other content than was asked for.
+var errIntegrity = errors.New("content does not match its digest")
 
 // maxReadme is how much of a README is kept, in bytes.
 const maxReadme = 1 << 20
@@ -104,21 +106,21 @@ func (x *Index) read(ctx context.Context, repository string, d digest.Digest) (*
 	var document ocispec.Descriptor
 	for _, l := range m.Layers {
 		switch l.MediaType {
-		case registry.MediaTypeDefinition:
+		case catalog.MediaTypeDefinition:
 			if a.Kind == "" {
 				a.Kind, document = kindDefinition, l
 			}
-		case registry.MediaTypeCatalog:
+		case catalog.MediaTypeCatalog:
 			if a.Kind == "" {
 				a.Kind, document = kindCatalog, l
 			}
-		case registry.MediaTypeMarkdown:
+		case catalog.MediaTypeMarkdown:
 			if a.Readme == nil && l.Size <= maxReadme {
 				if a.Readme, err = x.blob(ctx, repository, l, maxReadme); err != nil {
 					return nil, err
 				}
 			}
-		case registry.MediaTypeExamples:
+		case catalog.MediaTypeExamples:
 			if a.Summary.Examples == "" {
 				a.Summary.Examples = string(l.Digest)
 			}
@@ -155,7 +157,7 @@ func (x *Index) blob(ctx context.Context, repository string, desc ocispec.Descri
 		return nil, err
 	}
 	if int64(len(data)) > limit || desc.Digest.Algorithm().FromBytes(data) != desc.Digest {
-		return nil, fmt.Errorf("blob %s of %s is not what its digest says: %w", desc.Digest, repository, registry.ErrIntegrity)
+		return nil, fmt.Errorf("blob %s of %s is not what its digest says: %w", desc.Digest, repository, errIntegrity)
 	}
 	return data, nil
 }
@@ -283,7 +285,7 @@ func (x *Index) tryTag(ctx context.Context, repository, tag string, reread bool)
 	case m != nil || d == "":
 	default:
 		if !reread {
-			if have, err := x.tagDigest(ctx, x.rdb, repository, tag); err != nil || have == string(d) {
+			if have, err := x.tagDigest(ctx, x.rdb(), repository, tag); err != nil || have == string(d) {
 				return err
 			}
 		}
@@ -556,7 +558,7 @@ func (x *Index) takeDigest(ctx context.Context, repository string, d digest.Dige
 			return err
 		}
 		// Its tags are gone with it.
-		tags, err := strings1(x.rdb.QueryContext(ctx, `SELECT tag FROM tags WHERE repository = $1 AND digest = $2 ORDER BY tag`, repository, string(d)))
+		tags, err := strings1(x.rdb().QueryContext(ctx, `SELECT tag FROM tags WHERE repository = $1 AND digest = $2 ORDER BY tag`, repository, string(d)))
 		if err != nil {
 			return err
 		}

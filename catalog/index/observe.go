@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/krmcat/krmcat/registry"
+	"github.com/krmcat/krmcat/catalog"
 )
 
 const (
@@ -41,24 +43,20 @@ type intent struct {
 // lookup at most; for others a row is kept until their outcome is known. It
 // fails if the database does not answer, so that nothing is acknowledged that
 // the index might miss.
-func (x *Index) Begin(ctx context.Context, _ registry.Store, c registry.Change) (func(context.Context, error) error, error) {
+func (x *Index) Begin(ctx context.Context, c Change) (func(context.Context, error) error, error) {
 	concerns, err := x.concerns(ctx, c)
 	if err != nil {
-		return nil, notReady(ctx, err)
+		return nil, x.notReady(ctx, err)
 	}
 	if !concerns {
 		return func(context.Context, error) error { return nil }, nil
 	}
 	in := intent{ID: randomID(), Owner: x.owner, Repository: c.Repository, Tag: c.Tag, Digest: c.Descriptor.Digest, Created: x.now()}
-	x.inflight.Store(in.ID, nil)
-	err = x.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO intents (id, owner, repository, tag, digest, created) VALUES ($1, $2, $3, $4, $5, $6)`,
-			in.ID, in.Owner, in.Repository, in.Tag, string(in.Digest), in.Created.UnixMilli())
-		return err
-	})
+	x.inflight.Store(in.ID, in)
+	err = x.update(ctx, func(tx *sql.Tx) error { return insertIntent(ctx, tx, in) })
 	if err != nil {
 		x.inflight.Delete(in.ID)
-		return nil, notReady(ctx, err)
+		return nil, x.notReady(ctx, err)
 	}
 	return func(ctx context.Context, _ error) error {
 		// The outcome is read from the store, whatever the server thinks it
@@ -74,8 +72,14 @@ func (x *Index) Begin(ctx context.Context, _ registry.Store, c registry.Change) 
 	}, nil
 }
 
+func insertIntent(ctx context.Context, q querier, in intent) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO intents (id, owner, repository, tag, digest, created) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`,
+		in.ID, in.Owner, in.Repository, in.Tag, string(in.Digest), in.Created.UnixMilli())
+	return err
+}
+
 // concerns reports whether a change can alter what the index knows.
-func (x *Index) concerns(ctx context.Context, c registry.Change) (bool, error) {
+func (x *Index) concerns(ctx context.Context, c Change) (bool, error) {
 	if !c.Delete {
 		if signatureTag.MatchString(c.Tag) || interesting(c.Manifest, c.Tag) {
 			return true, nil
@@ -89,7 +93,7 @@ func (x *Index) concerns(ctx context.Context, c registry.Change) (bool, error) {
 	}
 	// A tag that moves away from, or the deletion of, something known.
 	var n int
-	err := x.rdb.QueryRowContext(ctx, `SELECT
+	err := x.rdb().QueryRowContext(ctx, `SELECT
 		(SELECT count(*) FROM tags WHERE repository = $1 AND (tag = $2 OR ($2 = '' AND digest = $3))) +
 		(SELECT count(*) FROM referrers WHERE repository = $1 AND (source = $2 OR source = $3))`,
 		c.Repository, c.Tag, string(c.Descriptor.Digest)).Scan(&n)
@@ -97,7 +101,7 @@ func (x *Index) concerns(ctx context.Context, c registry.Change) (bool, error) {
 		return n > 0, err
 	}
 	// It may be on its way into the index.
-	err = x.rdb.QueryRowContext(ctx, `SELECT count(*) FROM intents WHERE repository = $1`, c.Repository).Scan(&n)
+	err = x.rdb().QueryRowContext(ctx, `SELECT count(*) FROM intents WHERE repository = $1`, c.Repository).Scan(&n)
 	return n > 0, err
 }
 
@@ -115,7 +119,7 @@ func interesting(manifest []byte, tag string) bool {
 		return true
 	}
 	for _, l := range m.Layers {
-		if l.MediaType == registry.MediaTypeDefinition || l.MediaType == registry.MediaTypeCatalog {
+		if l.MediaType == catalog.MediaTypeDefinition || l.MediaType == catalog.MediaTypeCatalog {
 			return tag != ""
 		}
 	}
@@ -153,7 +157,7 @@ func (x *Index) wakeUp() {
 
 // intents lists the announced changes, oldest first.
 func (x *Index) intents(ctx context.Context) ([]intent, error) {
-	rows, err := x.rdb.QueryContext(ctx, `SELECT id, owner, repository, tag, digest, created FROM intents ORDER BY created, id`)
+	rows, err := x.rdb().QueryContext(ctx, `SELECT id, owner, repository, tag, digest, created FROM intents ORDER BY created, id`)
 	if err != nil {
 		return nil, err
 	}
@@ -200,20 +204,13 @@ func (x *Index) sweep(ctx context.Context) error {
 }
 
 // Run works in the background until ctx is done: it makes the tables if the
-// database was away at first, builds the index if it is new, compares it with
-// the registry if it was not closed, and looks up changes of unknown outcome.
+// database was away at first, builds the index if it is new or turns out to be
+// broken, compares it with the registry where it may not be in step, and looks
+// up changes of unknown outcome.
 func (x *Index) Run(ctx context.Context) {
 	started := false
 	for {
-		if !started {
-			err := x.begin(ctx)
-			if err != nil && ctx.Err() == nil {
-				x.log.WarnContext(ctx, "index is not ready; trying again", "error", err)
-			}
-			started = err == nil
-		} else if err := x.sweep(ctx); err != nil && ctx.Err() == nil {
-			x.log.WarnContext(ctx, "changes of unknown outcome are still so; trying again", "error", err)
-		}
+		started = x.work(ctx, started)
 		select {
 		case <-ctx.Done():
 			return
@@ -223,45 +220,138 @@ func (x *Index) Run(ctx context.Context) {
 	}
 }
 
+// work does what is to be done now, and reports whether begin is behind it.
+func (x *Index) work(ctx context.Context, started bool) bool {
+	if x.damaged.Load() {
+		x.preparing.Lock()
+		err := x.replace(ctx, errors.New("the database says that it is damaged"))
+		if err == nil {
+			x.schemaOK.Store(true)
+		}
+		x.preparing.Unlock()
+		if err != nil && ctx.Err() == nil {
+			x.log.WarnContext(ctx, "index is not ready; trying again", "error", err)
+			return started
+		}
+		x.found = nil
+		started = false
+	}
+	switch {
+	case !started:
+		err := x.begin(ctx)
+		x.suspect(err)
+		if err != nil && ctx.Err() == nil {
+			x.log.WarnContext(ctx, "index is not ready; trying again", "error", err)
+		}
+		return err == nil
+	case x.refresh > 0 && time.Since(time.Unix(0, x.compared.Load())) >= x.refresh:
+		if err := x.Reindex(ctx, false); err != nil && ctx.Err() == nil {
+			x.suspect(err)
+			x.log.WarnContext(ctx, "index was not compared with the registry; trying again", "error", err)
+		}
+		x.compared.Store(time.Now().UnixNano()) // not at once again if the registry is away
+	}
+	if err := x.sweep(ctx); err != nil && ctx.Err() == nil {
+		x.suspect(err)
+		x.log.WarnContext(ctx, "changes of unknown outcome are still so; trying again", "error", err)
+	}
+	return true
+}
+
 // prepare makes the tables, if that was not done at the start because the
 // database did not answer.
 func (x *Index) prepare(ctx context.Context) error {
+	x.preparing.Lock()
+	defer x.preparing.Unlock()
 	if x.schemaOK.Load() {
 		return nil
 	}
-	if err := x.createTables(ctx); err != nil {
+	if x.file != "" {
+		if err := os.MkdirAll(filepath.Dir(x.file), 0o777); err != nil {
+			return err
+		}
+	}
+	err := x.createTables(ctx)
+	if err != nil && x.file != "" && unreadable(err) {
+		err = x.replace(ctx, err)
+	}
+	if err != nil {
 		return fmt.Errorf("making the tables of the index: %w", err)
 	}
 	x.schemaOK.Store(true)
 	return nil
 }
 
-// begin brings the index to where it can answer.
-func (x *Index) begin(ctx context.Context) error {
+// found is what an index was found to be when it was opened.
+type found struct {
+	built  bool // everything was read once
+	intact bool // nothing that was written can have been lost
+	inStep bool // nothing can have changed in the store since
+}
+
+// look reads what was left by whoever had the index before.
+func (x *Index) look(ctx context.Context) (*found, error) {
+	m := map[string]string{}
+	for _, k := range []string{metaBuilt, metaClean, metaBoot, metaOpening} {
+		v, err := x.meta(ctx, x.wdb(), k)
+		if err != nil {
+			return nil, err
+		}
+		m[k] = v
+	}
+	boot := bootID()
+	f := &found{
+		built: m[metaBuilt] == "1",
+		// A process that is killed loses no commit, a machine that stops may.
+		intact: !x.kind.exclusive || m[metaClean] == "1" || boot != "" && m[metaBoot] == boot,
+	}
+	// Servers that share a database tell each other of what they change.
+	f.inStep = !x.kind.exclusive
+	if s, ok := x.store.(opener); ok {
+		_, last := s.Opening()
+		f.inStep = f.intact && last != "" && m[metaOpening] == last
+	}
+	if !x.kind.exclusive {
+		return f, nil
+	}
+	return f, errors.Join(x.setMeta(ctx, x.wdb(), metaClean, ""), x.setMeta(ctx, x.wdb(), metaBoot, boot))
+}
+
+// setInStep notes that the index is in step with the store as it is opened now.
+func (x *Index) setInStep(ctx context.Context) error {
+	x.compared.Store(time.Now().UnixNano())
+	if s, ok := x.store.(opener); ok {
+		this, _ := s.Opening()
+		return x.setMeta(ctx, x.wdb(), metaOpening, this)
+	}
+	return nil
+}
+
+// begin brings the index to where it can answer, and then, if need be, in step
+// with the registry.
+func (x *Index) begin(ctx context.Context) (err error) {
 	if err := x.prepare(ctx); err != nil {
 		return err
 	}
-	built, err := x.meta(ctx, x.db, metaBuilt)
-	if err != nil {
-		return err
-	}
-	closed, err := x.meta(ctx, x.db, metaClean)
-	if err != nil {
-		return err
-	}
-	if x.kind.exclusive {
-		if err := x.setMeta(ctx, x.db, metaClean, ""); err != nil {
+	if x.found == nil {
+		if x.found, err = x.look(ctx); err != nil {
 			return err
 		}
+	}
+	if x.found.built {
+		x.setReady()
 	}
 	if err := x.sweep(ctx); err != nil {
 		return err
 	}
-	if built == "1" {
-		x.setReady()
+	if !x.found.intact && x.file != "" {
+		if err := x.checkFile(ctx); err != nil {
+			return err
+		}
+		x.found.intact = true
 	}
-	if built != "1" || x.kind.exclusive && closed != "1" {
-		return x.Reindex(ctx, false)
+	if x.found.built && x.found.inStep {
+		return x.setInStep(ctx)
 	}
-	return nil
+	return x.Reindex(ctx, false)
 }

@@ -13,8 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
-
-	"github.com/krmcat/krmcat/registry"
 )
 
 // Text is compared by its bytes, as SQLite does, so that lists come in the
@@ -34,7 +32,7 @@ const (
 // does not answer is no error: [Index.Run] goes on trying, and until then the
 // index answers with [ErrNotReady] and the registry takes no pushes that the
 // index would miss.
-func OpenPostgres(store registry.Store, url string, opts *Options) (*Index, error) {
+func OpenPostgres(store Store, url string, opts *Options) (*Index, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		// The error of the library repeats the URL, which may hold a password.
@@ -50,11 +48,11 @@ func OpenPostgres(store registry.Store, url string, opts *Options) (*Index, erro
 	config.RuntimeParams["statement_timeout"] = fmt.Sprint(statementTimeout.Milliseconds())
 	config.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint(statementTimeout.Milliseconds())
 	x := newIndex(store, opts, postgresDialect)
-	x.db = stdlib.OpenDB(*config)
-	x.db.SetMaxOpenConns(postgresConnections)
-	x.db.SetMaxIdleConns(postgresConnections)
-	x.db.SetConnMaxIdleTime(5 * time.Minute)
-	x.rdb = x.db
+	db := stdlib.OpenDB(*config)
+	db.SetMaxOpenConns(postgresConnections)
+	db.SetMaxIdleConns(postgresConnections)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	x.dbs.Store(&databases{w: db, r: db})
 	return x, nil
 }
 

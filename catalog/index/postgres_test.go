@@ -243,7 +243,7 @@ func TestDatabaseAway(t *testing.T) {
 		t.Errorf("Check: %v", err)
 	}
 	m := setLabels.artifact().manifest()
-	if _, err := x.Begin(t.Context(), store, registry.Change{Repository: "a", Tag: "v1.0.0", Manifest: m}); !errors.Is(err, index.ErrNotReady) {
+	if _, err := x.Begin(t.Context(), index.Change{Repository: "a", Tag: "v1.0.0", Manifest: m}); !errors.Is(err, index.ErrNotReady) {
 		t.Errorf("Begin: %v", err)
 	}
 	for what, err := range map[string]error{

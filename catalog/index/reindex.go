@@ -45,7 +45,7 @@ func (x *Index) Reindex(ctx context.Context, reread bool) error {
 	if err := x.reproject(ctx); err != nil {
 		return err
 	}
-	if err := x.setMeta(ctx, x.db, metaBuilt, "1"); err != nil {
+	if err := errors.Join(x.setMeta(ctx, x.wdb(), metaBuilt, "1"), x.setInStep(ctx)); err != nil {
 		return err
 	}
 	x.setReady()
@@ -56,7 +56,7 @@ func (x *Index) Reindex(ctx context.Context, reread bool) error {
 // forget looks again at what the index has and the registry was not seen to
 // have.
 func (x *Index) forget(ctx context.Context, seen map[string]bool) error {
-	known, err := strings1(x.rdb.QueryContext(ctx, `SELECT repository || ':' || tag FROM tags ORDER BY repository, tag`))
+	known, err := strings1(x.rdb().QueryContext(ctx, `SELECT repository || ':' || tag FROM tags ORDER BY repository, tag`))
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (x *Index) forget(ctx context.Context, seen map[string]bool) error {
 		}
 	}
 	// Referrers that are gone, and those that came without a trace.
-	known, err = strings1(x.rdb.QueryContext(ctx, `SELECT repository || '|' || source FROM referrers ORDER BY repository, source`))
+	known, err = strings1(x.rdb().QueryContext(ctx, `SELECT repository || '|' || source FROM referrers ORDER BY repository, source`))
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (x *Index) reproject(ctx context.Context) error {
 	type key struct{ repository, digest string }
 	var keys []key
 	var about []subject
-	rows, err := x.rdb.QueryContext(ctx, `SELECT repository, digest, kind, grp, fn, name FROM artifacts ORDER BY repository, digest`)
+	rows, err := x.rdb().QueryContext(ctx, `SELECT repository, digest, kind, grp, fn, name FROM artifacts ORDER BY repository, digest`)
 	if err != nil {
 		return err
 	}

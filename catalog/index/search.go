@@ -64,11 +64,11 @@ type key struct{ group, fn string }
 
 // Search finds functions.
 func (x *Index) Search(ctx context.Context, q Query) (*Page, error) {
-	if !x.schemaOK.Load() {
-		return nil, fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	if err := x.usable(); err != nil {
+		return nil, err
 	}
 	p, err := x.search(ctx, q)
-	return p, notReady(ctx, err)
+	return p, x.notReady(ctx, err)
 }
 
 func (x *Index) search(ctx context.Context, q Query) (*Page, error) {
@@ -106,7 +106,7 @@ func (x *Index) search(ctx context.Context, q Query) (*Page, error) {
 	p.Total = len(keys)
 	keys = keys[min(q.Offset, len(keys)):]
 	for _, k := range keys[:min(q.Limit, len(keys))] {
-		l, err := x.listing(ctx, x.rdb, k.group, k.fn)
+		l, err := x.listing(ctx, x.rdb(), k.group, k.fn)
 		if err != nil {
 			return nil, err
 		}
@@ -160,7 +160,7 @@ func (x *Index) match(ctx context.Context, asked []string) (map[key]float64, err
 func (x *Index) matchWord(ctx context.Context, w string) (map[key]float64, error) {
 	// Everything that starts with the word sorts from it up to the word with
 	// the last character there is.
-	rows, err := x.rdb.QueryContext(ctx, `SELECT term, grp, fn, weight FROM terms WHERE term >= $1 AND term < $2
+	rows, err := x.rdb().QueryContext(ctx, `SELECT term, grp, fn, weight FROM terms WHERE term >= $1 AND term < $2
 		ORDER BY weight DESC, term, grp, fn LIMIT $3`, w, w+"\U0010FFFF", maxMatches)
 	if err != nil {
 		return nil, err
@@ -313,7 +313,7 @@ func (x *Index) wanted(ctx context.Context, q Query, keys []key, updated map[key
 		args = append(args, k.group, k.fn)
 		pairs[i] = "(" + placeholder(len(args)-1) + ", " + placeholder(len(args)) + ")"
 	}
-	rows, err := x.rdb.QueryContext(ctx, `SELECT f.grp, f.fn, f.updated FROM functions f WHERE `+where+` AND (f.grp, f.fn) IN (VALUES `+strings.Join(pairs, ", ")+`)`, args...)
+	rows, err := x.rdb().QueryContext(ctx, `SELECT f.grp, f.fn, f.updated FROM functions f WHERE `+where+` AND (f.grp, f.fn) IN (VALUES `+strings.Join(pairs, ", ")+`)`, args...)
 	if err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func (x *Index) wanted(ctx context.Context, q Query, keys []key, updated map[key
 func (x *Index) browse(ctx context.Context, q Query) (*Page, error) {
 	where, args := q.conditions(nil)
 	p := &Page{}
-	if err := x.rdb.QueryRowContext(ctx, `SELECT count(*) FROM functions f WHERE `+where, args...).Scan(&p.Total); err != nil {
+	if err := x.rdb().QueryRowContext(ctx, `SELECT count(*) FROM functions f WHERE `+where, args...).Scan(&p.Total); err != nil {
 		return nil, err
 	}
 	order := "f.sort, f.grp, f.fn"
@@ -341,7 +341,7 @@ func (x *Index) browse(ctx context.Context, q Query) (*Page, error) {
 		order = "f.updated DESC, " + order
 	}
 	n := len(args)
-	listings, err := strings1(x.rdb.QueryContext(ctx, `SELECT f.listing FROM functions f WHERE `+where+` ORDER BY `+order+
+	listings, err := strings1(x.rdb().QueryContext(ctx, `SELECT f.listing FROM functions f WHERE `+where+` ORDER BY `+order+
 		` LIMIT `+placeholder(n+1)+` OFFSET `+placeholder(n+2), append(args, q.Limit, q.Offset)...))
 	if err != nil {
 		return nil, err
@@ -395,23 +395,23 @@ type Count struct {
 // Facets counts the values that functions can be narrowed by: publisher, tag,
 // runtime or status. The most frequent come first.
 func (x *Index) Facets(ctx context.Context, facet string, limit int) ([]Count, error) {
-	if !x.schemaOK.Load() {
-		return nil, fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	if err := x.usable(); err != nil {
+		return nil, err
 	}
-	rows, err := x.rdb.QueryContext(ctx, `SELECT value, count(*) FROM facets WHERE facet = $1 GROUP BY value ORDER BY count(*) DESC, value LIMIT $2`, facet, limit)
+	rows, err := x.rdb().QueryContext(ctx, `SELECT value, count(*) FROM facets WHERE facet = $1 GROUP BY value ORDER BY count(*) DESC, value LIMIT $2`, facet, limit)
 	if err != nil {
-		return nil, notReady(ctx, err)
+		return nil, x.notReady(ctx, err)
 	}
 	defer rows.Close()
 	var out []Count
 	for rows.Next() {
 		var c Count
 		if err := rows.Scan(&c.Value, &c.Count); err != nil {
-			return nil, notReady(ctx, err)
+			return nil, x.notReady(ctx, err)
 		}
 		out = append(out, c)
 	}
-	return out, notReady(ctx, rows.Err())
+	return out, x.notReady(ctx, rows.Err())
 }
 
 // Publisher is who functions are from.
@@ -424,12 +424,12 @@ type Publisher struct {
 
 // Publishers lists all publishers by their slugs.
 func (x *Index) Publishers(ctx context.Context) ([]Publisher, error) {
-	if !x.schemaOK.Load() {
-		return nil, fmt.Errorf("%w: its database does not answer", ErrNotReady)
+	if err := x.usable(); err != nil {
+		return nil, err
 	}
-	rows, err := x.rdb.QueryContext(ctx, `SELECT publisher, count(*), max(updated), min(listing) FROM functions WHERE publisher <> '' GROUP BY publisher ORDER BY publisher`)
+	rows, err := x.rdb().QueryContext(ctx, `SELECT publisher, count(*), max(updated), min(listing) FROM functions WHERE publisher <> '' GROUP BY publisher ORDER BY publisher`)
 	if err != nil {
-		return nil, notReady(ctx, err)
+		return nil, x.notReady(ctx, err)
 	}
 	defer rows.Close()
 	var out []Publisher
@@ -438,7 +438,7 @@ func (x *Index) Publishers(ctx context.Context) ([]Publisher, error) {
 		var updated int64
 		var listing string
 		if err := rows.Scan(&p.Slug, &p.Functions, &updated, &listing); err != nil {
-			return nil, notReady(ctx, err)
+			return nil, x.notReady(ctx, err)
 		}
 		l, err := parseListing(listing)
 		if err != nil {
@@ -447,5 +447,5 @@ func (x *Index) Publishers(ctx context.Context) ([]Publisher, error) {
 		p.Name, p.Updated = l.Publisher, millis(updated)
 		out = append(out, p)
 	}
-	return out, notReady(ctx, rows.Err())
+	return out, x.notReady(ctx, rows.Err())
 }

@@ -110,7 +110,7 @@ func newSite(t *testing.T, open opener, store *regmem.Store) *site {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	s.stop = cancel
 	go func() { s.x.Run(ctx); close(s.done) }()
-	s.http = httptest.NewServer(regserver.New(store, &regserver.Options{Observer: s.x, Log: testLog(t)}))
+	s.http = httptest.NewServer(regserver.New(store, &regserver.Options{Observer: observe(s.x), Log: testLog(t)}))
 	t.Cleanup(s.close)
 	<-s.x.Ready()
 	return s
@@ -123,6 +123,13 @@ func (s *site) close() {
 	if err := s.x.Close(); err != nil {
 		s.t.Error(err)
 	}
+}
+
+// observe tells an index of the changes to a server.
+func observe(x *index.Index) registry.Observer {
+	return registry.ObserverFunc(func(ctx context.Context, _ registry.Store, c registry.Change) (func(context.Context, error) error, error) {
+		return x.Begin(ctx, index.Change(c))
+	})
 }
 
 type layer struct {
@@ -817,14 +824,14 @@ func testLeftovers(t *testing.T, open opener) {
 	s := newSite(t, open, nil)
 	a := setLabels.artifact()
 	m := a.manifest()
-	change := registry.Change{Repository: "acme/set-labels", Tag: "v1.0.0", Descriptor: regtest.Describe(ocispec.MediaTypeImageManifest, m), Manifest: m}
-	if _, err := s.x.Begin(t.Context(), s.store, change); err != nil {
+	change := index.Change{Repository: "acme/set-labels", Tag: "v1.0.0", Descriptor: regtest.Describe(ocispec.MediaTypeImageManifest, m), Manifest: m}
+	if _, err := s.x.Begin(t.Context(), change); err != nil {
 		t.Fatal(err)
 	}
 	other := setLabels
 	other.kind = "NeverStored"
 	mo := other.artifact().manifest()
-	if _, err := s.x.Begin(t.Context(), s.store, registry.Change{Repository: "acme/other", Tag: "v1.0.0", Descriptor: regtest.Describe(ocispec.MediaTypeImageManifest, mo), Manifest: mo}); err != nil {
+	if _, err := s.x.Begin(t.Context(), index.Change{Repository: "acme/other", Tag: "v1.0.0", Descriptor: regtest.Describe(ocispec.MediaTypeImageManifest, mo), Manifest: mo}); err != nil {
 		t.Fatal(err)
 	}
 	blobs := [][]byte{[]byte("{}")}

@@ -144,7 +144,7 @@ func (x *Index) similar(ctx context.Context, word string) ([]string, error) {
 		args[i] = g
 		marks[i] = placeholder(i + 1)
 	}
-	candidates, err := strings1(x.rdb.QueryContext(ctx, `SELECT term FROM trigrams WHERE gram IN (`+strings.Join(marks, ", ")+`)
+	candidates, err := strings1(x.rdb().QueryContext(ctx, `SELECT term FROM trigrams WHERE gram IN (`+strings.Join(marks, ", ")+`)
 		GROUP BY term ORDER BY count(*) DESC, term LIMIT 200`, args...))
 	if err != nil {
 		return nil, err

@@ -111,8 +111,9 @@ const (
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 32 << 10
 	shutdownTimeout   = 30 * time.Second
-	// indexPatience is how long the first answer may wait for the index.
-	indexPatience = 3 * time.Second
+	// indexPatience is how long the server's address is kept back until the
+	// index answers. Who knows it anyway is answered at once.
+	indexPatience = 500 * time.Millisecond
 )
 
 func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
@@ -178,7 +179,7 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	defer func() { stopBackground(); <-indexed; <-collected }()
 
 	reg := regserver.New(store, &regserver.Options{
-		Log: log, Observer: x, Admission: admit, ReadOnly: opts.ReadOnly, Authorize: authorize, ImmutableTags: immutableTag,
+		Log: log, Observer: observe(x), Admission: admit, ReadOnly: opts.ReadOnly, Authorize: authorize, ImmutableTags: immutableTag,
 		Limits: regserver.Limits{RepositoryBytes: opts.Storage.Quota}, Deletable: opts.Storage.deletable(),
 	})
 	metrics := newServerMetrics(x.Stats)
@@ -200,14 +201,14 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-x.Ready():
-	case <-time.After(indexPatience):
-		log.InfoContext(ctx, "the index is being built; catalogs and pages follow, the registry works already")
-	case <-ctx.Done():
-		return nil
-	}
-	return serveHTTP(ctx, l, handler, &stopping, opts, serveFacts{log: log, dir: dir, anonymous: authorize == nil && !opts.ReadOnly, external: external})
+	return serveHTTP(ctx, l, handler, &stopping, opts, serveFacts{log: log, dir: dir, anonymous: authorize == nil && !opts.ReadOnly, external: external, indexed: x.Ready()})
+}
+
+// observe tells an index of the changes to a registry.
+func observe(x *index.Index) registry.Observer {
+	return registry.ObserverFunc(func(ctx context.Context, _ registry.Store, c registry.Change) (func(context.Context, error) error, error) {
+		return x.Begin(ctx, index.Change(c))
+	})
 }
 
 // serveFacts are what the log says of a server.
@@ -216,6 +217,7 @@ type serveFacts struct {
 	dir       string
 	anonymous bool
 	external  *url.URL
+	indexed   <-chan struct{} // closed when the index answers
 }
 
 // serveHTTP serves until ctx is done, then until what was asked is answered.
@@ -231,6 +233,12 @@ func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, stoppi
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
+	select {
+	case <-facts.indexed:
+	case <-time.After(indexPatience):
+		facts.log.InfoContext(ctx, "the index is being built; catalogs and pages follow, the registry works already")
+	case <-ctx.Done():
+	}
 
 	address := l.Addr().String()
 	where := "http://" + address + "/"
@@ -393,9 +401,6 @@ func openIndex(ctx context.Context, store registry.Store, dir, database string, 
 			return nil, usagef("--database: write postgres://USER@HOST:PORT/DATABASE")
 		}
 		return index.OpenPostgres(store, database, &index.Options{Log: log})
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "index"), 0o777); err != nil {
-		return nil, fmt.Errorf("opening the index: %w", err)
 	}
 	return index.OpenSQLite(ctx, store, filepath.Join(dir, "index", "index.db"), &index.Options{Log: log})
 }
