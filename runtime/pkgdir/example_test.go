@@ -26,7 +26,8 @@ func Example() {
 		return
 	}
 
-	dir, err := pkgdir.Read(folder)
+	ctx := context.Background()
+	dir, err := pkgdir.Read(ctx, folder)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -39,7 +40,7 @@ func Example() {
 		return
 	}
 	p := runtime.Pipeline{Steps: []runtime.Step{{Name: "triple", Function: triple}}}
-	out, err := p.Run(context.Background(), dir.Items)
+	out, err := p.Run(ctx, dir.Items)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -52,7 +53,7 @@ func Example() {
 	for _, c := range changes {
 		fmt.Printf("%s:\n%s", c.Path, c.After)
 	}
-	if err := dir.Apply(changes); err != nil {
+	if err := dir.Apply(ctx, changes); err != nil {
 		fmt.Println(err)
 	}
 	// Output:

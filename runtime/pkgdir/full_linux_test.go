@@ -36,7 +36,7 @@ func TestDiskFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Apply(changes); !errors.Is(err, syscall.ENOSPC) {
+	if err := d.Apply(t.Context(), changes); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("got %v", err)
 	}
 	if diff := cmp.Diff(before, files(t, dir)); diff != "" {
@@ -47,7 +47,7 @@ func TestDiskFull(t *testing.T) {
 	if changes, err = d.Changes(small); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Apply(changes); err != nil {
+	if err := d.Apply(t.Context(), changes); err != nil {
 		t.Error(err)
 	}
 }

@@ -9,6 +9,7 @@ package pkgdir
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,9 @@ var ErrCollision = errors.New("would overwrite something else")
 type Dir struct {
 	// Items are the resources, by path and then by position in the file.
 	Items []*resourcelist.Item
+	// FilenamePattern is where new items without a path go, see
+	// [CheckPattern]; empty means [DefaultPattern].
+	FilenamePattern string
 	// Skipped are files that look like YAML and hold something else, or
 	// links, with the reason. They are left alone.
 	Skipped []Skipped
@@ -67,16 +71,17 @@ type document struct {
 }
 
 // Read reads the resources of a directory and its subdirectories: the files
-// *.yaml and *.yml. A file with a document that is no resource is skipped;
-// one that is not YAML is an error. Directories whose names start with a dot
-// are not entered, links are not followed. The caller closes the Dir.
-func Read(dir string) (*Dir, error) {
+// *.yaml, *.yml and Kptfile, but for those that an [IgnoreFile] leaves out. A
+// file with a document that is no resource is skipped; one that is not YAML is
+// an error. Directories whose names start with a dot are not entered, links
+// are not followed. The caller closes the Dir.
+func Read(ctx context.Context, dir string) (*Dir, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	d := &Dir{root: root, files: map[string]*file{}, texts: map[*resourcelist.Item][]byte{}}
-	if err := d.read(); err != nil {
+	if err := d.read(ctx); err != nil {
 		_ = root.Close()
 		return nil, err
 	}
@@ -122,20 +127,27 @@ func (d *Dir) Close() error {
 	return d.root.Close()
 }
 
-func (d *Dir) read() error {
+func (d *Dir) read(ctx context.Context) error {
 	var paths []string
+	ignore := newIgnores(d.root.FS())
 	err := fs.WalkDir(d.root.FS(), ".", func(p string, e fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
 		if err != nil {
 			return err
 		}
 		name := path.Base(p)
 		if e.IsDir() {
-			if p != "." && strings.HasPrefix(name, ".") {
+			if p != "." && (strings.HasPrefix(name, ".") || ignore.ignored(p, true)) {
 				return fs.SkipDir
 			}
-			return nil
+			return ignore.enter(p)
 		}
-		if !isYAML(name) || strings.HasPrefix(name, tempPrefix) {
+		if name == IgnoreFile && !ignore.read(p) {
+			d.Skipped = append(d.Skipped, Skipped{p, "an ignore file counts in the top folder and beside a " + packageFile})
+		}
+		if !isYAML(name) || strings.HasPrefix(name, tempPrefix) || ignore.ignored(p, false) {
 			return nil
 		}
 		if !e.Type().IsRegular() {
@@ -158,6 +170,10 @@ func (d *Dir) read() error {
 	}, len(paths))
 	var total atomic.Int64
 	resourcelist.Parallel(len(paths), func(i int) {
+		if err := ctx.Err(); err != nil {
+			read[i].err = err
+			return
+		}
 		f, reason, err := d.readFile(paths[i])
 		read[i].file, read[i].reason, read[i].err = f, reason, err
 		if f == nil || total.Add(int64(len(f.data))) <= keepParsed {
@@ -313,7 +329,7 @@ type Change struct {
 
 // Changes works out what the files become when items are what the directory
 // holds: items that functions changed, removed, and created. Nothing is
-// written. New items without a path get NAME_KIND.yaml (in lower case).
+// written. New items without a path go where FilenamePattern says.
 //
 // Errors wrap [ErrCollision] or say which path is not allowed.
 func (d *Dir) Changes(items []*resourcelist.Item) ([]Change, error) {
@@ -500,44 +516,6 @@ func (d *Dir) insideTree(p string) error {
 		}
 	}
 	return nil
-}
-
-// newPath is where an item without a path goes: NAME_KIND.yaml, with the
-// namespace in front if that is taken.
-func (d *Dir) newPath(m resourcelist.Meta, byPath map[string][]*resourcelist.Item, here bool) (string, error) {
-	base := fileName(m.Name) + "_" + fileName(m.Kind)
-	candidates := []string{base}
-	if m.Namespace != "" {
-		candidates = append(candidates, fileName(m.Namespace)+"_"+base)
-	}
-	last := candidates[len(candidates)-1]
-	for n := 2; n <= 100; n++ {
-		candidates = append(candidates, fmt.Sprintf("%s-%d", last, n))
-	}
-	for _, c := range candidates {
-		p := c + ".yaml"
-		if _, ok := byPath[p]; ok {
-			continue
-		}
-		if !here {
-			return p, nil
-		}
-		if _, err := d.root.Lstat(p); errors.Is(err, fs.ErrNotExist) {
-			return p, nil
-		}
-	}
-	return "", fmt.Errorf("%s: no free name for its file: %w", m.ID(), ErrCollision)
-}
-
-// fileName makes a name safe as part of a file name.
-func fileName(s string) string {
-	s = strings.ToLower(s)
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
-			return r
-		}
-		return '-'
-	}, s)
 }
 
 // compose is what becomes of one file; nil if it stays.

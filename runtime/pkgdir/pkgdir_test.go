@@ -83,7 +83,7 @@ func files(t *testing.T, dir string) map[string]string {
 
 func read(t *testing.T, dir string) *Dir {
 	t.Helper()
-	d, err := Read(dir)
+	d, err := Read(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func apply(t *testing.T, d *Dir, items []*resourcelist.Item) []Change {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Apply(changes); err != nil {
+	if err := d.Apply(t.Context(), changes); err != nil {
 		t.Fatal(err)
 	}
 	return changes
@@ -243,7 +243,7 @@ func TestRefused(t *testing.T) {
 			before := len(walk(t, dir))
 			changes, err := d.Changes(items)
 			if err == nil {
-				err = d.Apply(changes)
+				err = d.Apply(t.Context(), changes)
 			}
 			if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("got %v", err)
@@ -310,7 +310,7 @@ func TestUndo(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := files(t, dir)
-	if err := d.Apply(changes); !errors.Is(err, ErrCollision) || !strings.Contains(err.Error(), "changed while functions ran") {
+	if err := d.Apply(t.Context(), changes); !errors.Is(err, ErrCollision) || !strings.Contains(err.Error(), "changed while functions ran") {
 		t.Errorf("got %v", err)
 	}
 	if diff := cmp.Diff(before, files(t, dir)); diff != "" {
@@ -323,10 +323,10 @@ func TestUndo(t *testing.T) {
 
 func TestReadErrors(t *testing.T) {
 	dir := write(t, "\n-- a.yaml --\napiVersion: v1\nkind: A\nmetadata: {name: a}\n---\na: [1\nb: {\n")
-	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "a.yaml:") {
+	if _, err := Read(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "a.yaml:") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Read(filepath.Join(dir, "nope")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Read(t.Context(), filepath.Join(dir, "nope")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -338,18 +338,18 @@ func TestCreate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Create(out, fs1); err != nil {
+	if err := Create(t.Context(), out, fs1); err != nil {
 		t.Fatal(err)
 	}
 	got := files(t, out)
 	if len(got) != 2 || !strings.Contains(got["a.yaml"], "name: one   # first") {
 		t.Errorf("got %v", got)
 	}
-	if err := Create(out, fs1); !errors.Is(err, fs.ErrExist) {
+	if err := Create(t.Context(), out, fs1); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("again: %v", err)
 	}
 	bad := filepath.Join(t.TempDir(), "bad")
-	if err := Create(bad, []File{{Path: "a.yaml"}, {Path: "../b.yaml", Data: []byte("x")}}); err == nil {
+	if err := Create(t.Context(), bad, []File{{Path: "a.yaml"}, {Path: "../b.yaml", Data: []byte("x")}}); err == nil {
 		t.Error("a path that leads out is accepted")
 	}
 	if left := walk(t, filepath.Dir(bad)); len(left) != 1 {

@@ -1,6 +1,7 @@
 package pkgdir
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -17,8 +18,13 @@ const tempPrefix = ".krmcat-tmp-"
 
 // Apply makes changes. New contents are first written in full beside their
 // files, so that a full disk is found before anything changes; then they are
-// renamed into place. If a rename fails, those before it are undone.
-func (d *Dir) Apply(changes []Change) (err error) {
+// renamed into place. If a rename fails, those before it are undone. When ctx
+// ends before the first rename, nothing is changed; after it, the rest is
+// done as well.
+//
+// Errors wrap [ErrCollision] for a file that somebody else changed meanwhile,
+// and those of the file system.
+func (d *Dir) Apply(ctx context.Context, changes []Change) (err error) {
 	var undo []func() error
 	var temps []string
 	defer func() {
@@ -43,6 +49,9 @@ func (d *Dir) Apply(changes []Change) (err error) {
 		if c.After == nil {
 			continue
 		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		made, err := d.mkdirAll(path.Dir(c.Path))
 		for _, dir := range made {
 			undo = append(undo, func() error { return d.root.Remove(dir) })
@@ -56,6 +65,9 @@ func (d *Dir) Apply(changes []Change) (err error) {
 			return fmt.Errorf("writing %s: %w", c.Path, err)
 		}
 		moves = append(moves, move{temp, c})
+	}
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	for _, m := range moves {
 		if err := d.unchanged(m.c); err != nil {
@@ -162,7 +174,7 @@ func (d *Dir) restore(c Change) error {
 // Create writes files to a new directory: under another name first, so that
 // the directory is there in full or not at all. The error wraps [fs.ErrExist]
 // if it exists.
-func Create(dir string, files []File) (err error) {
+func Create(ctx context.Context, dir string, files []File) (err error) {
 	if _, err := os.Lstat(dir); err == nil {
 		return fmt.Errorf("%s: %w", dir, fs.ErrExist)
 	}
@@ -189,7 +201,7 @@ func Create(dir string, files []File) (err error) {
 	for i, f := range files {
 		changes[i] = Change{Path: f.Path, After: f.Data}
 	}
-	if err := d.Apply(changes); err != nil {
+	if err := d.Apply(ctx, changes); err != nil {
 		return err
 	}
 	return os.Rename(temp, dir)
