@@ -1,10 +1,9 @@
 package signing
 
 import (
-	"crypto"
-	"errors"
+	"cmp"
+	"crypto/x509"
 	"fmt"
-	"io"
 	"io/fs"
 	"regexp"
 	"slices"
@@ -12,7 +11,9 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"sigs.k8s.io/yaml"
+	"github.com/sigstore/sigstore-go/pkg/fulcio/certificate"
+
+	"github.com/krmcat/krmcat/internal/yamlpos"
 )
 
 // Names of the trust policy document.
@@ -28,10 +29,11 @@ const (
 type TrustPolicy struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
-	Metadata   TrustMetadata   `json:"metadata,omitempty"`
+	Metadata   TrustMetadata   `json:"metadata,omitzero"`
 	Spec       TrustPolicySpec `json:"spec"`
 
 	authorities map[string]*authority
+	signers     map[string]*TrustSigner
 }
 
 // TrustMetadata names a document.
@@ -51,10 +53,14 @@ type TrustPolicySpec struct {
 	// What no rule is about is denied.
 	Rules []TrustRule `json:"rules,omitempty"`
 	// Revoked is what is not trusted any more, whatever the rules say.
-	Revoked TrustRevoked `json:"revoked,omitempty"`
+	Revoked TrustRevoked `json:"revoked,omitzero"`
 	// Mirrors are other places that hold content of repositories, which
 	// rules and signatures know by their original names.
 	Mirrors []TrustMirror `json:"mirrors,omitempty"`
+	// LocalFiles accepts programs and scripts of this machine that documents
+	// name, which nobody can have signed. What the user names on the command
+	// line needs no permission here.
+	LocalFiles bool `json:"localFiles,omitempty"`
 }
 
 // TrustRoot names a Sigstore trusted_root.json.
@@ -63,11 +69,13 @@ type TrustRoot struct {
 	TrustedRoot string `json:"trustedRoot"` // path, relative to the policy
 }
 
-// TrustSigner is one signer; exactly one of its fields besides the name.
+// TrustSigner is one signer, by exactly one of Key and Keyless.
 type TrustSigner struct {
 	Name    string        `json:"name"`
 	Key     *TrustKey     `json:"key,omitempty"`
 	Keyless *TrustKeyless `json:"keyless,omitempty"`
+	// Annotations have to be among those that this signer signed.
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // TrustKey is a public key.
@@ -79,15 +87,19 @@ type TrustKey struct {
 	// evidence of the time.
 	NotBefore *time.Time    `json:"notBefore,omitempty"`
 	NotAfter  *time.Time    `json:"notAfter,omitempty"`
-	Evidence  TrustEvidence `json:"evidence,omitempty"`
+	Evidence  TrustEvidence `json:"evidence,omitzero"`
 }
 
 // TrustKeyless is a certificate's identity.
 type TrustKeyless struct {
-	Root     string        `json:"root"`
-	Issuer   string        `json:"issuer"`
-	Subject  TrustMatch    `json:"subject"`
-	Evidence TrustEvidence `json:"evidence"`
+	Root    string     `json:"root"`
+	Issuer  string     `json:"issuer"`
+	Subject TrustMatch `json:"subject"`
+	// SourceRepository is the URL of the repository that a CI job ran for,
+	// as the certificate says it. With workflows that others may call, the
+	// subject names the workflow, and only this says who called it.
+	SourceRepository *TrustMatch   `json:"sourceRepository,omitempty"`
+	Evidence         TrustEvidence `json:"evidence"`
 }
 
 // TrustMatch matches a subject; exactly one field.
@@ -104,7 +116,8 @@ type TrustEvidence struct {
 	SCT        *int `json:"sct,omitempty"`        // certificate logs: 1, or 0 for none; keyless only
 }
 
-// TrustRule says what artifacts in a scope need.
+// TrustRule says what artifacts in a scope need: whoever signed, all that is
+// required besides, and what functions may be granted at most.
 type TrustRule struct {
 	// Scope is host/repository, or host/prefix/** for everything below.
 	Scope string `json:"scope"`
@@ -122,15 +135,30 @@ type TrustRule struct {
 	// Capabilities is the most that functions in the scope are granted. Left
 	// out, the policy says nothing about them.
 	Capabilities *TrustCapabilities `json:"capabilities,omitempty"`
+	// CoversRuntimes accepts, with a document in the scope, the images,
+	// executables and scripts that it names by digest, wherever they are.
+	// Left out, each of them needs a signature that its own rule accepts.
+	CoversRuntimes bool `json:"coversRuntimes,omitempty"`
 
 	minimumAge time.Duration
 }
 
-// TrustSignatures are alternatives.
+// TrustSignatures says whose signatures are needed: those of all signers in
+// AllOf, and of Threshold in AnyOf. Nobody counts twice, neither a signer with
+// two signatures nor a key or a certificate's identity that fits two signers.
 type TrustSignatures struct {
-	AnyOf []string `json:"anyOf"`
-	// Threshold is how many different signers are needed; zero means one.
+	AllOf []string `json:"allOf,omitempty"`
+	AnyOf []string `json:"anyOf,omitempty"`
+	// Threshold is how many of AnyOf are needed; zero means one.
 	Threshold int `json:"threshold,omitempty"`
+}
+
+// needed is how many of AnyOf are needed.
+func (s TrustSignatures) needed() int {
+	if len(s.AnyOf) == 0 {
+		return 0
+	}
+	return max(1, s.Threshold)
 }
 
 // TrustAttestation is an attestation that is needed.
@@ -140,15 +168,9 @@ type TrustAttestation struct {
 	Require       map[string]string `json:"require,omitempty"` // top-level fields of the predicate
 }
 
-// TrustCapabilities is a ceiling for what functions may be granted.
-type TrustCapabilities struct {
-	Exec    bool `json:"exec,omitempty"`
-	Network bool `json:"network,omitempty"`
-	Storage bool `json:"storage,omitempty"`
-}
-
 // TrustRevoked is what is not trusted any more.
 type TrustRevoked struct {
+	// Digests are of artifacts, and of the executables and scripts in them.
 	Digests []digest.Digest `json:"digests,omitempty"`
 	Signers []string        `json:"signers,omitempty"`
 	// Keys are fingerprints, as krmcat prints them.
@@ -164,286 +186,196 @@ type TrustMirror struct {
 
 // LoadTrustPolicy reads a trust policy. Files that it names are opened in
 // files, which holds the folder of the policy. Nothing else is looked up, then
-// or later. Errors name every mistake that is found, joined.
+// or later. A policy with mistakes, or one that would accept what nobody can
+// have meant, is a [*TrustPolicyError] with all of them.
 func LoadTrustPolicy(data []byte, files fs.FS) (*TrustPolicy, error) {
-	if len(data) > maxTrustPolicyBytes {
-		return nil, fmt.Errorf("trust policy: more than %d bytes", maxTrustPolicyBytes)
+	doc, mistakes := readTrustDocument(data)
+	if len(mistakes) > 0 {
+		return nil, &TrustPolicyError{Mistakes: mistakes}
 	}
 	p := &TrustPolicy{}
+	l := &policyLoader{policy: p, doc: doc, files: files, roots: map[string]*TrustedRoot{}}
 	// Strict: a misspelt field would weaken the policy.
-	if err := yaml.UnmarshalStrict(data, p); err != nil {
-		return nil, fmt.Errorf("trust policy: %w", err)
+	for _, pr := range doc.Decode(p) {
+		l.add(pr)
 	}
-	if p.APIVersion != TrustPolicyAPIVersion || p.Kind != TrustPolicyKind {
-		return nil, fmt.Errorf("trust policy: is %s %s, not %s %s", p.APIVersion, p.Kind, TrustPolicyAPIVersion, TrustPolicyKind)
+	if len(l.mistakes) == 0 {
+		l.load()
 	}
-	l := &policyLoader{policy: p, files: files, roots: map[string]*TrustedRoot{}}
-	l.load()
-	if len(l.errs) > 0 {
-		return nil, fmt.Errorf("trust policy: %w", errors.Join(l.errs...))
+	if len(l.mistakes) > 0 {
+		slices.SortStableFunc(l.mistakes, func(a, b TrustPolicyMistake) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
+		return nil, &TrustPolicyError{Mistakes: l.mistakes}
 	}
 	return p, nil
 }
 
-// policyLoader checks a policy and collects mistakes.
-type policyLoader struct {
-	policy *TrustPolicy
-	files  fs.FS
-	roots  map[string]*TrustedRoot
-	errs   []error
+// TrustPolicyError lists the mistakes in a trust policy.
+type TrustPolicyError struct {
+	// File is what messages call the policy; it may be set by callers.
+	File     string
+	Mistakes []TrustPolicyMistake // in the order of their places; never empty
 }
 
-func (l *policyLoader) errf(format string, a ...any) {
-	l.errs = append(l.errs, fmt.Errorf(format, a...))
+// TrustPolicyMistake is one mistake and its place, from 1, columns in runes.
+type TrustPolicyMistake struct {
+	Line, Column int
+	Width        int    // in runes
+	Path         string // such as spec.rules[0].scope; empty for the document itself
+	Message      string
+	Fix          string // may be empty
 }
 
-func (l *policyLoader) load() {
-	for _, r := range l.policy.Spec.Roots {
-		l.root(r)
+// Error is one line for each mistake: file:line:column: path: message (fix).
+func (e *TrustPolicyError) Error() string {
+	file := e.File
+	if file == "" {
+		file = "trust policy"
 	}
-	l.policy.authorities = map[string]*authority{}
-	keys := map[string]string{}
-	for _, s := range l.policy.Spec.Signers {
-		a := l.signer(s)
-		if a == nil {
+	var b strings.Builder
+	for i, m := range e.Mistakes {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s:%d:%d: ", file, m.Line, m.Column)
+		if m.Path != "" {
+			b.WriteString(m.Path + ": ")
+		}
+		b.WriteString(m.Message)
+		if m.Fix != "" {
+			fmt.Fprintf(&b, " (%s)", m.Fix)
+		}
+	}
+	return b.String()
+}
+
+// readTrustDocument parses the one document of a policy.
+func readTrustDocument(data []byte) (*yamlpos.Document, []TrustPolicyMistake) {
+	// A policy is written by hand; nothing in it nests deep or is repeated.
+	f, problems := yamlpos.Parse("trust policy", data, yamlpos.Limits{Bytes: maxTrustPolicyBytes, Depth: 20, Documents: 2, Values: 100_000, Expanded: 1000, Problems: 100})
+	var mistakes []TrustPolicyMistake
+	for _, p := range problems {
+		m := TrustPolicyMistake{Line: p.Line, Column: p.Column, Width: p.Width, Message: p.Message, Fix: p.Fix}
+		if len(p.Path) > 0 && len(f.Documents) > 0 {
+			m.Path = yamlpos.Path(f.Documents[0].Value, p.Path)
+		}
+		mistakes = append(mistakes, m)
+	}
+	switch {
+	case len(mistakes) > 0:
+		return nil, mistakes
+	case len(f.Documents) == 0:
+		return nil, []TrustPolicyMistake{{Line: 1, Column: 1, Message: "there is no document", Fix: "krmcat trust init writes one to start from"}}
+	case len(f.Documents) > 1:
+		return nil, []TrustPolicyMistake{{Line: f.Documents[1].Line, Column: 1, Message: "a second document", Fix: "put all rules into one policy"}}
+	}
+	return f.Documents[0], nil
+}
+
+// expected says in a message whose signature is waited for.
+func (p *TrustPolicy) expected(names []string) []string {
+	var list []string
+	for _, n := range names {
+		s, a := p.signers[n], p.authorities[n]
+		if s == nil || a == nil {
 			continue
 		}
-		l.policy.authorities[s.Name] = a
-		// Two names for one key would satisfy a threshold of two.
-		if a.key != nil {
-			if other, ok := keys[a.fingerprint]; ok {
-				l.errf("signers %s and %s have the same key", other, s.Name)
-			}
-			keys[a.fingerprint] = s.Name
-		}
-	}
-	scopes := map[string]bool{}
-	for i := range l.policy.Spec.Rules {
-		r := &l.policy.Spec.Rules[i]
-		if scopes[r.Scope] {
-			l.errf("scope %s: two rules", r.Scope)
-		}
-		scopes[r.Scope] = true
-		l.rule(r)
-	}
-	l.revoked()
-	for _, m := range l.policy.Spec.Mirrors {
-		for _, name := range []string{m.Mirror, m.Original} {
-			if err := checkScope(name); err != nil || strings.Contains(name, "*") {
-				l.errf("mirror of %q: %q is not a host or a repository", m.Original, name)
+		text := n + ": key " + a.fingerprint
+		if s.Keyless != nil {
+			text = n + ": " + a.identity.String()
+			if r := s.Keyless.SourceRepository; r != nil {
+				text += " for the repository " + r.String()
 			}
 		}
+		if p.isRevoked(n) {
+			text += " (revoked)"
+		}
+		list = append(list, text)
 	}
+	return list
 }
 
-func (l *policyLoader) root(r TrustRoot) {
-	if _, ok := l.roots[r.Name]; ok || r.Name == "" {
-		l.errf("root %q: a name of its own is required", r.Name)
-		return
+func (k *TrustKeyless) identity() Identity {
+	return Identity{Issuer: k.Issuer, Subject: k.Subject.Equal, SubjectPrefix: k.Subject.Prefix, SubjectRegexp: k.Subject.Regexp}
+}
+
+// String is the match for messages.
+func (m TrustMatch) String() string {
+	switch {
+	case m.Prefix != "":
+		return m.Prefix + "…"
+	case m.Regexp != "":
+		return "/" + m.Regexp + "/"
 	}
-	l.roots[r.Name] = nil
-	data, err := l.read(r.TrustedRoot, maxRootBytes)
+	return m.Equal
+}
+
+// matches compares a text; a match without any field matches nothing.
+func (m TrustMatch) matches(s string) bool {
+	switch {
+	case s == "":
+		return false
+	case m.Equal != "":
+		return s == m.Equal
+	case m.Prefix != "":
+		return strings.HasPrefix(s, m.Prefix)
+	case m.Regexp != "":
+		re, err := regexp.Compile(`^(?:` + m.Regexp + `)$`)
+		return err == nil && re.MatchString(s)
+	}
+	return false
+}
+
+// githubIssuer is where GitHub's CI jobs get their identity tokens.
+const githubIssuer = "https://token.actions.githubusercontent.com"
+
+// sourceRepository is the repository that a CI job ran for, as its certificate
+// says. GitHub's older certificates have only the name of it.
+func sourceRepository(cert *x509.Certificate) string {
+	if cert == nil {
+		return ""
+	}
+	s, err := certificate.SummarizeCertificate(cert)
 	if err != nil {
-		l.errf("root %s: %w", r.Name, err)
-		return
+		return ""
 	}
-	root, err := LoadTrustedRoot(data)
-	if err != nil {
-		l.errf("root %s: %w", r.Name, err)
-		return
+	if s.SourceRepositoryURI == "" && s.Extensions.Issuer == githubIssuer && s.GithubWorkflowRepository != "" {
+		return "https://github.com/" + s.GithubWorkflowRepository
 	}
-	l.roots[r.Name] = root
+	return s.SourceRepositoryURI
 }
 
-// read reads a file beside the policy.
-func (l *policyLoader) read(name string, limit int64) ([]byte, error) {
-	if l.files == nil {
-		return nil, fmt.Errorf("%s: this policy cannot name files", name)
-	}
-	f, err := l.files.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", name, err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("%s: more than %d bytes", name, limit)
-	}
-	return data, nil
-}
-
-// signer makes a signer ready, or notes why it cannot.
-func (l *policyLoader) signer(s TrustSigner) *authority {
-	if _, ok := l.policy.authorities[s.Name]; ok || s.Name == "" {
-		l.errf("signer %q: a name of its own is required", s.Name)
-		return nil
-	}
-	if (s.Key == nil) == (s.Keyless == nil) {
-		l.errf("signer %s: exactly one of key and keyless is required", s.Name)
-		return nil
-	}
-	a := &authority{name: s.Name}
-	var rootName string
-	var ev TrustEvidence
-	if k := s.Key; k != nil {
-		rootName, ev = k.Root, k.Evidence
-		if ev.SCT != nil {
-			l.errf("signer %s: evidence.sct is about certificates, and a key has none", s.Name)
-			return nil
-		}
-		key, err := l.key(k.PublicKey)
-		if err != nil {
-			l.errf("signer %s: %w", s.Name, err)
-			return nil
-		}
-		a.key = key
-		if k.NotBefore != nil {
-			a.notBefore = *k.NotBefore
-		}
-		if k.NotAfter != nil {
-			a.notAfter = *k.NotAfter
-		}
-	} else {
-		k := s.Keyless
-		rootName, ev = k.Root, k.Evidence
-		a.identity = Identity{Issuer: k.Issuer, Subject: k.Subject.Equal, SubjectPrefix: k.Subject.Prefix, SubjectRegexp: k.Subject.Regexp}
-		if ev.Timestamps+ev.Tlog == 0 {
-			l.errf("signer %s: a certificate is valid for minutes; require evidence.timestamps or evidence.tlog", s.Name)
-			return nil
-		}
-		if ev.SCT != nil {
-			if *ev.SCT < 0 || *ev.SCT > 1 {
-				l.errf("signer %s: evidence.sct is 0 or 1", s.Name)
-				return nil
-			}
-			a.evidence.NoSCT = *ev.SCT == 0
-		}
-	}
-	if ev.Timestamps < 0 || ev.Tlog < 0 {
-		l.errf("signer %s: evidence cannot be negative", s.Name)
-		return nil
-	}
-	a.evidence.Timestamps, a.evidence.Tlog = ev.Timestamps, ev.Tlog
-	if rootName != "" {
-		root, ok := l.roots[rootName]
-		if !ok {
-			l.errf("signer %s: there is no root %s", s.Name, rootName)
-			return nil
-		}
-		if root == nil {
-			return nil // its own mistake is noted
-		}
-		a.root = root.material
-	}
-	if err := a.prepare(); err != nil {
-		l.errf("signer %s: %w", s.Name, err)
-		return nil
-	}
-	return a
-}
-
-func (l *policyLoader) key(text string) (crypto.PublicKey, error) {
-	data := []byte(text)
-	if !strings.Contains(text, "-----BEGIN") {
-		var err error
-		if data, err = l.read(text, maxKeyBytes); err != nil {
-			return nil, err
-		}
-	}
-	return LoadPublicKey(data)
-}
-
-func (l *policyLoader) rule(r *TrustRule) {
-	if err := checkScope(r.Scope); err != nil {
-		l.errs = append(l.errs, err)
-	}
-	l.names("scope "+r.Scope, r.Signatures.AnyOf)
-	if t := r.Signatures.Threshold; t < 0 || t > len(r.Signatures.AnyOf) {
-		l.errf("scope %s: %d signers are needed, but %d are named", r.Scope, t, len(r.Signatures.AnyOf))
-	}
-	for i := range r.Attestations {
-		a := &r.Attestations[i]
-		uri, err := PredicateType(a.PredicateType)
-		if err != nil {
-			l.errf("scope %s: %w", r.Scope, err)
-			continue
-		}
-		a.PredicateType = uri
-		l.names("scope "+r.Scope+": attestation "+uri, a.AnyOf)
-	}
-	if r.MinimumAge != "" {
-		d, err := time.ParseDuration(r.MinimumAge)
-		if err != nil || d < 0 {
-			l.errf("scope %s: minimumAge %q: write a duration such as 72h", r.Scope, r.MinimumAge)
-		}
-		r.minimumAge = d
-		for _, n := range r.Signatures.AnyOf {
-			if a := l.policy.authorities[n]; a != nil && a.evidence.Timestamps+a.evidence.Tlog == 0 {
-				l.errf("scope %s: minimumAge needs evidence of the time, and signer %s requires none", r.Scope, n)
-			}
-		}
-	}
-}
-
-// names checks that signers are there and differ.
-func (l *policyLoader) names(where string, names []string) {
-	if len(names) == 0 {
-		l.errf("%s: name at least one signer in anyOf", where)
-	}
-	for i, n := range names {
-		if !slices.ContainsFunc(l.policy.Spec.Signers, func(s TrustSigner) bool { return s.Name == n }) {
-			l.errf("%s: there is no signer %s", where, n)
-		}
-		if slices.Contains(names[:i], n) {
-			l.errf("%s: signer %s twice", where, n)
-		}
-	}
-}
-
-func (l *policyLoader) revoked() {
-	for _, d := range l.policy.Spec.Revoked.Digests {
-		if err := d.Validate(); err != nil {
-			l.errf("revoked digest %q: %w", d, err)
-		}
-	}
-	for _, k := range l.policy.Spec.Revoked.Keys {
-		if err := digest.Digest(k).Validate(); err != nil {
-			l.errf("revoked key %q: write the fingerprint, sha256:…", k)
-		}
-	}
-	for _, n := range l.policy.Spec.Revoked.Signers {
-		if !slices.ContainsFunc(l.policy.Spec.Signers, func(s TrustSigner) bool { return s.Name == n }) {
-			l.errf("revoked signer %s: there is none of that name", n)
-		}
-	}
-}
-
-var scopePattern = regexp.MustCompile(`^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(/\*\*)?$`)
+// scopePattern is a registry's host, a repository and, for everything below,
+// two stars.
+var scopePattern = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*|\[[0-9a-f:]+\])(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(/\*\*)?$`)
 
 func checkScope(s string) error {
-	if !scopePattern.MatchString(s) {
+	host, _, _ := strings.Cut(s, "/")
+	switch {
+	case !scopePattern.MatchString(s):
 		return fmt.Errorf("scope %q: write host/repository, or host/prefix/** for everything below", s)
+	case !strings.ContainsAny(host, ".:") && host != "localhost":
+		return fmt.Errorf("scope %q: %q is no registry host, so nothing can match", s, host)
 	}
 	return nil
 }
 
 // Rule returns the rule for a repository: the one with the longest matching
-// scope. Scopes are compared by whole segments. Nil means that no rule is
-// about it, so nothing is accepted there.
+// scope. Scopes are compared by whole segments, and one without stars goes
+// before all others. Nil means that no rule is about it, so nothing is accepted
+// there.
 func (p *TrustPolicy) Rule(repository string) *TrustRule {
 	var best *TrustRule
+	longest := -1
 	for i := range p.Spec.Rules {
 		r := &p.Spec.Rules[i]
 		base, below := strings.CutSuffix(r.Scope, "/**")
-		if repository != r.Scope && !(below && strings.HasPrefix(repository, base+"/")) {
-			continue
-		}
-		// An exact scope is longer than /** of its parent, always.
-		if best == nil || len(r.Scope) > len(best.Scope) {
-			best = r
+		switch {
+		case !below && repository == base:
+			return r
+		case below && strings.HasPrefix(repository, base+"/") && len(base) > longest:
+			best, longest = r, len(base)
 		}
 	}
 	return best

@@ -121,7 +121,7 @@ func (w *trustWorld) decide(p *signing.TrustPolicy, repo *remote.Repository, ref
 
 func (w *trustWorld) decideAt(now time.Time, p *signing.TrustPolicy, repo *remote.Repository, ref string, d ocispec.Descriptor, want string) *signing.Decision {
 	w.t.Helper()
-	dec, err := p.Evaluate(w.t.Context(), repo, ref, d, now)
+	dec, err := p.Evaluate(w.t.Context(), repo, signing.TrustRequest{Reference: ref, Subject: d, Now: now})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -144,12 +144,14 @@ func TestTrustPolicyScopes(t *testing.T) {
   - {scope: HOST/krmcat/**, signatures: {anyOf: [a]}}
   - {scope: HOST/krmcat/strict/**, signatures: {anyOf: [b]}}
   - {scope: HOST/krmcat/strict/exact, signatures: {anyOf: [a]}, capabilities: {exec: true}}
+  - {scope: HOST/krmcat/strict/x, signatures: {anyOf: [a]}}
 `)
 	for name, want := range map[string]string{
 		"krmcat/fn":             "",
 		"krmcat/strict/fn":      "no signature satisfies",
 		"krmcat/strict/exact":   "",
 		"krmcat/strict/exact/x": "no signature satisfies",
+		"krmcat/strict/x":       "", // shorter than HOST/krmcat/strict/**, and exact
 		"krmcat/strictly/fn":    "",
 		"krmcat":                "no rule is about",
 		"krmcat-evil/fn":        "no rule is about",
@@ -299,8 +301,35 @@ func TestTrustPolicyMistakes(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
 		"unknown field":      {head + "  rule: []\n", `unknown field "rule"`},
 		"wrong kind":         {"apiVersion: v1\nkind: ConfigMap\n", "is v1 ConfigMap"},
-		"not YAML":           {"{", "trust policy: "},
-		"twice the same key": {head + "  signers: []\n  signers: []\n", "already set"},
+		"not YAML":           {"{", "trust policy:1:1: did not find"},
+		"nothing":            {"# later\n", "trust policy:1:1: there is no document (krmcat trust init"},
+		"two documents":      {head + "  rules: []\n---\n" + head, "trust policy:5:1: a second document"},
+		"other case":         {head + "  Rules: []\n", `trust policy:4:3: spec.Rules: unknown field "Rules" (write rules)`},
+		"near miss":          {head + "  rules:\n  - scop: a.b/c\n", `trust policy:5:5: spec.rules[0].scop: unknown field "scop" (did you mean scope?)`},
+		"wrong type":         {head + "  rules:\n  - {scope: a.b/c, signatures: {anyOf: [x], threshold: two}}\n", `trust policy:5:56: spec.rules[0].signatures.threshold: this is the string "two", not an integer`},
+		"anchored nowhere":   {strings.Replace(trustSigners, `{regexp: 'https://github\.com/krmcat/krmcat/\.github/workflows/release\.yml@refs/tags/v.*'}`, "{regexp: '.*'}", 1), `trust policy:12:16: spec.signers[0].keyless.subject: signer release: the expression ".*" matches everybody`},
+		"all of GitHub":      {strings.Replace(trustSigners, "'https://github.com/krmcat/'", "'https://github.com/'", 1), "everybody's URL"},
+		"all of the web":     {strings.Replace(trustSigners, "'https://github.com/krmcat/'", "'https://'", 1), "everybody's URL"},
+		"all of a name":      {strings.Replace(trustSigners, "'https://github.com/krmcat/'", "'release@'", 1), "is not that of a URL"},
+		"all of GitHub, too": {strings.Replace(trustSigners, "{prefix: 'https://github.com/krmcat/'}", `{regexp: 'https://github\.com/.+'}`, 1), "matches everybody"},
+		"no subject":         {strings.Replace(trustSigners, "{prefix: 'https://github.com/krmcat/'}", "{}", 1), "give one of subject"},
+		"two subjects":       {strings.Replace(trustSigners, "{prefix: 'https://github.com/krmcat/'}", "{prefix: 'https://github.com/krmcat/', equal: x}", 1), "give one of subject"},
+		"same identity":      {strings.Replace(trustSigners, "'https://github.com/krmcat/'", "'https://github.com/krmcat/krmcat/.github/workflows/ci.yml@'", 1), "signers ci and anyflow have the same identity"},
+		"bad expression":     {strings.Replace(trustSigners, "{prefix: 'https://github.com/krmcat/'}", "{regexp: '('}", 1), "missing closing"},
+		"wide source":        {strings.Replace(trustSigners, "{prefix: 'https://github.com/krmcat/'}", "{prefix: 'https://github.com/'}\n      sourceRepository: {prefix: 'https://github.com/'}", 1), "spec.signers[2].keyless.sourceRepository: signer anyflow: the prefix"},
+		"open source":        {strings.Replace(trustSigners, "{prefix: 'https://github.com/krmcat/'}", "{prefix: 'https://github.com/'}\n      sourceRepository: {prefix: 'https://github.com/krmcat'}", 1), "has to end in / or @"},
+		"valid never":        {head + "  signers: [{name: x, key: {publicKey: a.pub, notBefore: 2027-01-01T00:00:00Z, notAfter: 2026-01-01T00:00:00Z, evidence: {timestamps: 1}}}]\n", "valid at no time"},
+		"no time":            {head + "  signers: [{name: x, key: {publicKey: a.pub, notAfter: soon}}]\n", `"soon" cannot be read`},
+		"negative evidence":  {head + "  signers: [{name: x, key: {publicKey: a.pub, evidence: {tlog: -1}}}]\n", "cannot be negative"},
+		"no host":            {trustSigners + "  rules: [{scope: acme/**, signatures: {anyOf: [a]}}]\n", `"acme" is no registry host`},
+		"any and all":        {trustSigners + "  rules: [{scope: a.b/c, signatures: {anyOf: [a], allOf: [a]}}]\n", "signer a twice"},
+		"negative age":       {trustSigners + "  rules: [{scope: a.b/c, signatures: {anyOf: [release]}, minimumAge: -1h}]\n", "such as 72h"},
+		"age of all":         {trustSigners + "  rules: [{scope: a.b/c, signatures: {allOf: [release, a]}, minimumAge: 1h}]\n", "signer a requires none"},
+		"nobody attests":     {trustSigners + "  rules: [{scope: a.b/c, signatures: {anyOf: [a]}, attestations: [{predicateType: test-result}]}]\n", "name at least one signer"},
+		"write":              {trustSigners + "  rules: [{scope: a.b/c, signatures: {anyOf: [a]}, capabilities: {write: true}}]\n", "write needs storage"},
+		"bad variable":       {trustSigners + "  rules: [{scope: a.b/c, signatures: {anyOf: [a]}, capabilities: {env: ['A=B']}}]\n", "spec.rules[0].capabilities.env[0]: scope a.b/c: \"A=B\" is not the name of a variable"},
+		"two mirrors":        {trustSigners + "  mirrors: [{mirror: a.b/c, original: c.d}, {mirror: a.b/c, original: e.f}]\n", "copies of two"},
+		"twice the same key": {head + "  signers: []\n  signers: []\n", `key "signers" occurs twice`},
 		"no signer":          {head + "  rules: [{scope: a.b/c, signatures: {anyOf: [x]}}]\n", "there is no signer x"},
 		"empty anyOf":        {head + "  rules: [{scope: a.b/c, signatures: {}}]\n", "name at least one signer"},
 		"no evidence":        {head + "  signers: [{name: x, keyless: {root: r, issuer: i, subject: {equal: s}}}]\n", "valid for minutes"},
@@ -363,7 +392,7 @@ func FuzzLoadTrustPolicy(f *testing.F) {
 			if name != base && !strings.HasPrefix(name, base+"/") {
 				t.Errorf("scope %s applies to %s", r.Scope, name)
 			}
-			if len(r.Signatures.AnyOf) == 0 {
+			if len(r.Signatures.AnyOf)+len(r.Signatures.AllOf) == 0 {
 				t.Errorf("scope %s needs no signature", r.Scope)
 			}
 		}

@@ -244,7 +244,7 @@ func (f *identityFlags) addTo(p *signing.Policy) error {
 
 // decide applies the trust policy.
 func (f *identityFlags) decide(ctx context.Context, target oras.ReadOnlyGraphTarget, reference string, subject ocispec.Descriptor) (*signing.Decision, error) {
-	return f.trust.Evaluate(ctx, target, reference, subject, time.Now())
+	return f.trust.Evaluate(ctx, target, signing.TrustRequest{Reference: reference, Subject: subject})
 }
 
 func readTrustedRoot(file string) (*signing.TrustedRoot, error) {

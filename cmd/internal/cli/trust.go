@@ -116,6 +116,6 @@ func printDecision(e *env, d *signing.Decision) {
 		printf(e.Out, "  %s  %s: %s\n", mark, s.Check, s.Detail)
 	}
 	if c := d.Capabilities; c != nil {
-		printf(e.Out, "  at most: exec %v, network %v, storage %v\n", c.Exec, c.Network, c.Storage)
+		printf(e.Out, "  at most: %s\n", c)
 	}
 }
