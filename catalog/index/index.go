@@ -75,7 +75,8 @@ type Index struct {
 	preparing sync.Mutex
 	refresh   time.Duration
 	found     *found       // what begin found
-	compared  atomic.Int64 // when the index was last in step with the registry, in ns
+	compared  atomic.Int64 // when the index was last compared with the registry, in ns
+	unread    atomic.Bool  // some tags could not be read then
 
 	cache documentCache
 }

@@ -251,74 +251,194 @@ func toMillis(t time.Time) int64 {
 // errMoved says that a tag moved while it was being read.
 var errMoved = errors.New("the tag moved meanwhile")
 
-// takeTag brings the index in step with what a tag points at now. With
-// reread, what is known is read again.
-//
-// Two of them for one tag never overlap, in this process or in others that
-// share the database: whoever commits last has read last.
-func (x *Index) takeTag(ctx context.Context, repository, tag string, reread bool) error {
-	unlock, err := x.locks.lock(ctx, repository+":"+tag)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	for range 10 {
-		err = x.tryTag(ctx, repository, tag, reread)
-		if !errors.Is(err, errMoved) {
-			return err
-		}
-	}
+// takeTag brings the index in step with what a tag points at now.
+func (x *Index) takeTag(ctx context.Context, repository, tag string) error {
+	_, err := x.takeTags(ctx, repository, []string{tag}, takeNew)
 	return err
 }
 
-func (x *Index) tryTag(ctx context.Context, repository, tag string, reread bool) error {
-	desc, err := x.store.Resolve(ctx, repository, tag)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+// Ways of taking a tag.
+type taking int
+
+const (
+	takeNew     taking = iota // what is known is not looked at
+	takeCompare               // its referrers are
+	takeAgain                 // it is read again
+)
+
+// Bounds of what is taken with one transaction.
+const (
+	maxTogether       = 100
+	maxTogetherShared = 20 // others wait
+	maxTogetherBytes  = 4 << 20
+)
+
+// takeTags brings the index in step with the first of some tags, which are
+// sorted, and returns how many that were. It is at least one, or there is an
+// error, which is of the first tag.
+//
+// Two of them for one tag never overlap, in this process or in others that
+// share the database: whoever commits last has read last.
+func (x *Index) takeTags(ctx context.Context, repository string, tags []string, how taking) (n int, err error) {
+	limit := maxTogether
+	if !x.kind.exclusive {
+		limit = maxTogetherShared
 	}
-	d := desc.Digest
-	m := signatureTag.FindStringSubmatch(tag)
-	var a *artifact
-	switch {
-	case m != nil && m[3] == "":
-		return nil // an index of referrers, which are known one by one
-	case m != nil || d == "":
-	default:
-		if !reread {
-			if have, err := x.tagDigest(ctx, x.rdb(), repository, tag); err != nil || have == string(d) {
+	tags = tags[:min(len(tags), limit)]
+	for _, tag := range tags {
+		unlock, err := x.locks.lock(ctx, repository+":"+tag)
+		if err != nil {
+			return 0, err
+		}
+		defer unlock()
+	}
+	for range 10 {
+		n, err = x.tryTags(ctx, repository, tags, how)
+		if !errors.Is(err, errMoved) {
+			return n, err
+		}
+	}
+	return 0, err
+}
+
+// storeError is an error of the store, and not of the database.
+type storeError struct{ err error }
+
+func (e *storeError) Error() string { return e.err.Error() }
+func (e *storeError) Unwrap() error { return e.err }
+
+// tagged is what a tag was found to point at.
+type tagged struct {
+	tag     string
+	digest  digest.Digest // empty if there is none
+	subject string        // of a signature under a tag
+	kind    string        // likewise
+	known   bool          // nothing but its referrers is to be recorded
+	a       *artifact     // nil is nothing that is kept
+	refs    []ocispec.Descriptor
+}
+
+func (x *Index) tryTags(ctx context.Context, repository string, tags []string, how taking) (n int, err error) {
+	known, err := x.knownTags(ctx, repository, tags)
+	if err != nil {
+		return 0, err
+	}
+	var found []*tagged
+	bytes := 0
+	for _, tag := range tags {
+		t, err := x.readTag(ctx, repository, tag, known, how)
+		if err != nil && n > 0 {
+			break // what comes before it first
+		}
+		if err != nil {
+			return 0, err
+		}
+		n++
+		if t == nil {
+			continue
+		}
+		found = append(found, t)
+		if t.a != nil {
+			bytes += len(t.a.Document) + len(t.a.Readme)
+		}
+		if bytes > maxTogetherBytes {
+			break
+		}
+	}
+	if len(found) == 0 {
+		return n, nil
+	}
+	return n, x.update(ctx, func(tx *sql.Tx) error {
+		var shown []subject
+		for _, t := range found {
+			if err := x.unmoved(ctx, tx, repository, t.tag, t.digest); err != nil {
 				return err
 			}
+			about, err := x.record(ctx, tx, repository, t)
+			if err != nil {
+				return err
+			}
+			shown = append(shown, about...)
 		}
-		// A tag whose manifest is gone is not shown.
-		if a, err = x.read(ctx, repository, d); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	var refs []ocispec.Descriptor
-	if a != nil {
-		if a.Problem != "" {
-			x.log.WarnContext(ctx, "document is not shown", "repository", repository, "tag", tag, "digest", d, "problem", a.Problem)
-		}
-		// Referrers may have been there before the tag.
-		if refs, err = x.referrers(ctx, repository, d); err != nil {
-			return err
-		}
-	}
-	return x.update(ctx, func(tx *sql.Tx) error {
-		if err := x.unmoved(ctx, tx, repository, tag, d); err != nil {
-			return err
-		}
-		switch {
-		case m != nil && d != "":
-			return x.putReferrer(ctx, tx, repository, m[1]+":"+m[2], tag, legacyTypes[m[3]], nil)
-		case a == nil:
-			return x.dropTag(ctx, tx, repository, tag)
-		}
-		if err := x.putReferrers(ctx, tx, repository, d, refs); err != nil {
-			return err
-		}
-		return x.putTag(ctx, tx, tag, a)
+		return x.project(ctx, tx, shown)
 	})
+}
+
+// readTag finds out what a tag points at; nil if nothing is to be recorded.
+func (x *Index) readTag(ctx context.Context, repository, tag string, known map[string]string, how taking) (*tagged, error) {
+	desc, err := x.store.Resolve(ctx, repository, tag)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, &storeError{err}
+	}
+	t := &tagged{tag: tag, digest: desc.Digest}
+	have, isKnown := known[tag]
+	if m := signatureTag.FindStringSubmatch(tag); m != nil {
+		// Without an ending it is an index of referrers, which are known one
+		// by one.
+		t.subject, t.kind = m[1]+":"+m[2], legacyTypes[m[3]]
+		if t.kind == "" {
+			return nil, nil
+		}
+		return t, nil
+	}
+	if t.digest == "" {
+		if !isKnown {
+			return nil, nil
+		}
+		return t, nil
+	}
+	t.known = have == string(t.digest) && how != takeAgain
+	if t.known && how == takeNew {
+		return nil, nil
+	}
+	if !t.known {
+		// A tag whose manifest is gone is not shown.
+		if t.a, err = x.read(ctx, repository, t.digest); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, &storeError{err}
+		}
+		if t.a == nil && !isKnown {
+			return nil, nil
+		}
+	}
+	if t.a != nil && t.a.Problem != "" {
+		x.log.WarnContext(ctx, "document is not shown", "repository", repository, "tag", tag, "digest", t.digest, "problem", t.a.Problem)
+	}
+	if t.a != nil || t.known {
+		// Referrers may have been there before the tag.
+		if t.refs, err = x.newReferrers(ctx, repository, t.digest); err != nil {
+			return nil, err
+		}
+	}
+	if t.known && len(t.refs) == 0 {
+		return nil, nil
+	}
+	return t, nil
+}
+
+// record writes what a tag was found to point at, and says what is shown of
+// it.
+func (x *Index) record(ctx context.Context, tx *sql.Tx, repository string, t *tagged) (shown []subject, err error) {
+	switch {
+	case t.subject != "" && t.digest != "":
+		return x.putReferrer(ctx, tx, repository, t.subject, t.tag, t.kind, nil)
+	case t.subject != "":
+		return x.dropReferrer(ctx, tx, repository, t.tag)
+	case t.known:
+	case t.a == nil:
+		return x.dropTag(ctx, tx, repository, t.tag)
+	default:
+		if shown, err = x.putTag(ctx, tx, t.tag, t.a); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range t.refs {
+		about, err := x.putReferrer(ctx, tx, repository, string(t.digest), string(r.Digest), r.ArtifactType, r.Annotations)
+		if err != nil {
+			return nil, err
+		}
+		shown = append(shown, about...)
+	}
+	return shown, nil
 }
 
 // unmoved makes the processes that share a database take turns with a tag,
@@ -343,37 +463,51 @@ func (x *Index) unmoved(ctx context.Context, tx *sql.Tx, repository, tag string,
 // legacyTypes name what cosign keeps under tags.
 var legacyTypes = map[string]string{"sig": typeLegacySignature, "att": typeLegacyAttestation, "sbom": typeLegacySBOM}
 
-// referrers lists what the registry has attached to a manifest.
-func (x *Index) referrers(ctx context.Context, repository string, d digest.Digest) ([]ocispec.Descriptor, error) {
+// newReferrers lists what the registry has attached to a manifest, and the
+// index does not know of.
+func (x *Index) newReferrers(ctx context.Context, repository string, d digest.Digest) ([]ocispec.Descriptor, error) {
 	var refs []ocispec.Descriptor
 	for desc, err := range x.store.Referrers(ctx, repository, d, "") {
 		if errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, &storeError{err}
 		}
 		refs = append(refs, desc)
 	}
-	return refs, nil
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	known, err := strings1(x.rdb().QueryContext(ctx, `SELECT source FROM referrers WHERE repository = $1 AND subject = $2`, repository, string(d)))
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(refs, func(r ocispec.Descriptor) bool { return slices.Contains(known, string(r.Digest)) }), nil
 }
 
-func (x *Index) putReferrers(ctx context.Context, tx *sql.Tx, repository string, d digest.Digest, refs []ocispec.Descriptor) error {
-	for _, r := range refs {
-		if err := x.putReferrer(ctx, tx, repository, string(d), string(r.Digest), r.ArtifactType, r.Annotations); err != nil {
-			return err
+// knownTags returns the digests of those of some tags that the index has.
+func (x *Index) knownTags(ctx context.Context, repository string, tags []string) (map[string]string, error) {
+	args := []any{repository}
+	marks := make([]string, len(tags))
+	for i, t := range tags {
+		args = append(args, t)
+		marks[i] = placeholder(len(args))
+	}
+	rows, err := x.rdb().QueryContext(ctx, `SELECT tag, digest FROM tags WHERE repository = $1 AND tag IN (`+strings.Join(marks, ", ")+`)`, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	known := map[string]string{}
+	for rows.Next() {
+		var tag, d string
+		if err := rows.Scan(&tag, &d); err != nil {
+			return nil, err
 		}
+		known[tag] = d
 	}
-	return nil
-}
-
-// takeReferrers takes in what the registry has attached to a manifest.
-func (x *Index) takeReferrers(ctx context.Context, repository string, d digest.Digest) error {
-	refs, err := x.referrers(ctx, repository, d)
-	if err != nil || len(refs) == 0 {
-		return err
-	}
-	return x.update(ctx, func(tx *sql.Tx) error { return x.putReferrers(ctx, tx, repository, d, refs) })
+	return known, rows.Err()
 }
 
 func (x *Index) tagDigest(ctx context.Context, q querier, repository, tag string) (string, error) {
@@ -385,15 +519,16 @@ func (x *Index) tagDigest(ctx context.Context, q querier, repository, tag string
 	return d, err
 }
 
-// putTag records a tag and the artifact it points at.
-func (x *Index) putTag(ctx context.Context, tx *sql.Tx, tag string, a *artifact) error {
+// putTag records a tag and the artifact it points at, and says what is shown
+// of them.
+func (x *Index) putTag(ctx context.Context, tx *sql.Tx, tag string, a *artifact) ([]subject, error) {
 	old, err := x.tagDigest(ctx, tx, a.Repository, tag)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := json.Marshal(a.Summary)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	now := x.now().UnixMilli()
 	if a.Document == nil {
@@ -408,43 +543,36 @@ func (x *Index) putTag(ctx context.Context, tx *sql.Tx, tag string, a *artifact)
 		document = excluded.document, readme = excluded.readme, summary = excluded.summary, problem = excluded.problem, created = excluded.created`,
 		a.Repository, string(a.Digest), a.Kind, a.Group, a.Fn, a.Name, a.Document, a.Readme, string(s), a.Problem, toMillis(a.Created), now)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO tags (repository, tag, digest, seen) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (repository, tag) DO UPDATE SET digest = excluded.digest,
 		seen = CASE WHEN tags.digest = excluded.digest THEN tags.seen ELSE excluded.seen END`,
 		a.Repository, tag, string(a.Digest), now)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	shown := []subject{{a.Kind, a.Group, a.Fn, a.Name}}
 	if old != "" && old != string(a.Digest) {
 		was, err := x.release(ctx, tx, a.Repository, old)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		shown = append(shown, was...)
 	}
-	return x.project(ctx, tx, shown)
+	return shown, nil
 }
 
-// dropTag forgets a tag, if it was known.
-func (x *Index) dropTag(ctx context.Context, tx *sql.Tx, repository, tag string) error {
-	if m := signatureTag.FindStringSubmatch(tag); m != nil {
-		return x.dropReferrer(ctx, tx, repository, tag)
-	}
+// dropTag forgets a tag, if it was known, and says what was shown of it.
+func (x *Index) dropTag(ctx context.Context, tx *sql.Tx, repository, tag string) ([]subject, error) {
 	d, err := x.tagDigest(ctx, tx, repository, tag)
 	if err != nil || d == "" {
-		return err
+		return nil, err
 	}
 	if _, err := tx.ExecContext(ctx, `DELETE FROM tags WHERE repository = $1 AND tag = $2`, repository, tag); err != nil {
-		return err
+		return nil, err
 	}
-	was, err := x.release(ctx, tx, repository, d)
-	if err != nil {
-		return err
-	}
-	return x.project(ctx, tx, was)
+	return x.release(ctx, tx, repository, d)
 }
 
 // subject is something that is shown: a function or a catalog.
@@ -474,9 +602,10 @@ func (x *Index) about(ctx context.Context, q querier, repository, d string) ([]s
 	return []subject{s}, err
 }
 
-// putReferrer records that something is attached to a subject. Only what is
-// attached to something that is shown changes anything that is shown.
-func (x *Index) putReferrer(ctx context.Context, tx *sql.Tx, repository, subject, source, artifactType string, annotations map[string]string) error {
+// putReferrer records that something is attached to a subject, and says what
+// is shown of that. Only what is attached to something that is shown changes
+// anything that is shown.
+func (x *Index) putReferrer(ctx context.Context, tx *sql.Tx, repository, to, source, artifactType string, annotations map[string]string) ([]subject, error) {
 	note := map[string]string{}
 	for _, k := range []string{AnnotationStatus, AnnotationStatusMessage, AnnotationReplacement, ocispec.AnnotationCreated} {
 		if v, ok := annotations[k]; ok {
@@ -485,44 +614,51 @@ func (x *Index) putReferrer(ctx context.Context, tx *sql.Tx, repository, subject
 	}
 	data, err := json.Marshal(note)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var n int
-	err = tx.QueryRowContext(ctx, `SELECT count(*) FROM referrers WHERE repository = $1 AND subject = $2 AND source = $3`, repository, subject, source).Scan(&n)
+	err = tx.QueryRowContext(ctx, `SELECT count(*) FROM referrers WHERE repository = $1 AND subject = $2 AND source = $3`, repository, to, source).Scan(&n)
 	if err != nil || n > 0 {
-		return err
+		return nil, err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO referrers (repository, subject, source, type, annotations) VALUES ($1, $2, $3, $4, $5)`,
-		repository, subject, source, clean(artifactType), string(data))
+		repository, to, source, clean(artifactType), string(data))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return x.reshow(ctx, tx, repository, subject)
+	return x.about(ctx, tx, repository, to)
 }
 
-func (x *Index) dropReferrer(ctx context.Context, tx *sql.Tx, repository, source string) error {
+// dropReferrer forgets what is attached under a tag or a digest, and says what
+// is shown of its subject.
+func (x *Index) dropReferrer(ctx context.Context, tx *sql.Tx, repository, source string) (shown []subject, err error) {
 	subjects, err := strings1(tx.QueryContext(ctx, `SELECT subject FROM referrers WHERE repository = $1 AND source = $2`, repository, source))
 	if err != nil || len(subjects) == 0 {
-		return err
+		return nil, err
 	}
 	if _, err := tx.ExecContext(ctx, `DELETE FROM referrers WHERE repository = $1 AND source = $2`, repository, source); err != nil {
-		return err
+		return nil, err
 	}
 	for _, s := range subjects {
-		if err := x.reshow(ctx, tx, repository, s); err != nil {
-			return err
+		about, err := x.about(ctx, tx, repository, s)
+		if err != nil {
+			return nil, err
 		}
+		shown = append(shown, about...)
 	}
-	return nil
+	return shown, nil
 }
 
-// reshow brings up to date what is shown of the artifact with a digest.
-func (x *Index) reshow(ctx context.Context, tx *sql.Tx, repository, d string) error {
-	about, err := x.about(ctx, tx, repository, d)
-	if err != nil {
-		return err
-	}
-	return x.project(ctx, tx, about)
+// updateShown runs f in a transaction that writes, and brings up to date what
+// is shown of what f says.
+func (x *Index) updateShown(ctx context.Context, f func(tx *sql.Tx) ([]subject, error)) error {
+	return x.update(ctx, func(tx *sql.Tx) error {
+		shown, err := f(tx)
+		if err != nil {
+			return err
+		}
+		return x.project(ctx, tx, shown)
+	})
 }
 
 // strings1 reads rows of one text column.
@@ -552,7 +688,7 @@ func (x *Index) takeDigest(ctx context.Context, repository string, d digest.Dige
 	content, err := x.store.FetchManifest(ctx, repository, d)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		err = x.update(ctx, func(tx *sql.Tx) error { return x.dropReferrer(ctx, tx, repository, string(d)) })
+		err = x.updateShown(ctx, func(tx *sql.Tx) ([]subject, error) { return x.dropReferrer(ctx, tx, repository, string(d)) })
 		unlock()
 		if err != nil {
 			return err
@@ -563,7 +699,7 @@ func (x *Index) takeDigest(ctx context.Context, repository string, d digest.Dige
 			return err
 		}
 		for _, t := range tags {
-			if err := x.takeTag(ctx, repository, t, false); err != nil {
+			if err := x.takeTag(ctx, repository, t); err != nil {
 				return err
 			}
 		}
@@ -573,12 +709,12 @@ func (x *Index) takeDigest(ctx context.Context, repository string, d digest.Dige
 		return err
 	}
 	defer unlock()
-	subject, artifactType, annotations := attached(content)
-	if subject == "" {
+	about, artifactType, annotations := attached(content)
+	if about == "" {
 		return nil
 	}
-	return x.update(ctx, func(tx *sql.Tx) error {
-		return x.putReferrer(ctx, tx, repository, subject, string(d), artifactType, annotations)
+	return x.updateShown(ctx, func(tx *sql.Tx) ([]subject, error) {
+		return x.putReferrer(ctx, tx, repository, about, string(d), artifactType, annotations)
 	})
 }
 

@@ -130,7 +130,7 @@ func interesting(manifest []byte, tag string) bool {
 // drop, the intent is done with.
 func (x *Index) resolve(ctx context.Context, in intent, drop bool) error {
 	if in.Tag != "" {
-		if err := x.takeTag(ctx, in.Repository, in.Tag, false); err != nil {
+		if err := x.takeTag(ctx, in.Repository, in.Tag); err != nil {
 			return err
 		}
 	}
@@ -244,7 +244,7 @@ func (x *Index) work(ctx context.Context, started bool) bool {
 			x.log.WarnContext(ctx, "index is not ready; trying again", "error", err)
 		}
 		return err == nil
-	case x.refresh > 0 && time.Since(time.Unix(0, x.compared.Load())) >= x.refresh:
+	case x.due():
 		if err := x.Reindex(ctx, false); err != nil && ctx.Err() == nil {
 			x.suspect(err)
 			x.log.WarnContext(ctx, "index was not compared with the registry; trying again", "error", err)
@@ -256,6 +256,15 @@ func (x *Index) work(ctx context.Context, started bool) bool {
 		x.log.WarnContext(ctx, "changes of unknown outcome are still so; trying again", "error", err)
 	}
 	return true
+}
+
+// retryUnread is how long a tag that could not be read is left alone.
+const retryUnread = 10 * time.Minute
+
+// due reports whether the index is to be compared with the registry again.
+func (x *Index) due() bool {
+	since := time.Since(time.Unix(0, x.compared.Load()))
+	return x.refresh > 0 && since >= x.refresh || x.unread.Load() && since >= retryUnread
 }
 
 // prepare makes the tables, if that was not done at the start because the
@@ -319,7 +328,6 @@ func (x *Index) look(ctx context.Context) (*found, error) {
 
 // setInStep notes that the index is in step with the store as it is opened now.
 func (x *Index) setInStep(ctx context.Context) error {
-	x.compared.Store(time.Now().UnixNano())
 	if s, ok := x.store.(opener); ok {
 		this, _ := s.Opening()
 		return x.setMeta(ctx, x.wdb(), metaOpening, this)
@@ -351,6 +359,7 @@ func (x *Index) begin(ctx context.Context) (err error) {
 		x.found.intact = true
 	}
 	if x.found.built && x.found.inStep {
+		x.compared.Store(time.Now().UnixNano())
 		return x.setInStep(ctx)
 	}
 	return x.Reindex(ctx, false)

@@ -231,46 +231,67 @@ func (x *Index) releases(ctx context.Context, q querier, group, fn string) ([]*R
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	for _, r := range list {
-		if err := x.attachments(ctx, q, r); err != nil {
-			return nil, err
-		}
+	if err := x.attachments(ctx, q, group, fn, list); err != nil {
+		return nil, err
 	}
 	slices.SortStableFunc(list, compareReleases)
 	return list, nil
 }
 
-// attachments fills what is attached to a release.
-func (x *Index) attachments(ctx context.Context, q querier, r *Release) error {
-	rows, err := q.QueryContext(ctx, `SELECT type, annotations FROM referrers WHERE repository = $1 AND subject = $2 ORDER BY source`, r.Repository, r.Digest)
+// attachments fills what is attached to the releases of a function.
+func (x *Index) attachments(ctx context.Context, q querier, group, fn string, list []*Release) error {
+	rows, err := q.QueryContext(ctx, `SELECT r.repository, r.subject, r.type, r.annotations
+		FROM artifacts a JOIN referrers r ON r.repository = a.repository AND r.subject = a.digest
+		WHERE a.grp = $1 AND a.fn = $2 AND a.kind = $3 AND a.problem = '' ORDER BY r.repository, r.subject, r.source`, group, fn, kindDefinition)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	var newest time.Time
+	type key struct{ repository, digest string }
+	attached := map[key][]attachment{}
 	for rows.Next() {
-		var kind, notes string
-		if err := rows.Scan(&kind, &notes); err != nil {
+		var k key
+		var at attachment
+		if err := rows.Scan(&k.repository, &k.digest, &at.kind, &at.notes); err != nil {
 			return err
 		}
-		r.Attached = append(r.Attached, kind)
-		r.Signed = r.Signed || isSignature(kind)
-		if kind != ArtifactTypeStatus {
+		attached[k] = append(attached[k], at)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	for _, r := range list {
+		if err := r.attach(attached[key{r.Repository, r.Digest}]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachment is what is attached to a release, and its annotations as JSON.
+type attachment struct{ kind, notes string }
+
+func (r *Release) attach(list []attachment) error {
+	var newest time.Time
+	for _, at := range list {
+		r.Attached = append(r.Attached, at.kind)
+		r.Signed = r.Signed || isSignature(at.kind)
+		if at.kind != ArtifactTypeStatus {
 			continue
 		}
 		var a map[string]string
-		if err := json.Unmarshal([]byte(notes), &a); err != nil {
+		if err := json.Unmarshal([]byte(at.notes), &a); err != nil {
 			return err
 		}
-		at := annotatedTime(map[string]string{ocispec.AnnotationCreated: a[ocispec.AnnotationCreated]})
-		if s := Status(a[AnnotationStatus]); !at.Before(newest) && (s == Active || s == Deprecated || s == Yanked) {
-			newest = at
+		when := annotatedTime(map[string]string{ocispec.AnnotationCreated: a[ocispec.AnnotationCreated]})
+		if s := Status(a[AnnotationStatus]); !when.Before(newest) && (s == Active || s == Deprecated || s == Yanked) {
+			newest = when
 			r.Status, r.Message, r.Replacement = s, a[AnnotationStatusMessage], a[AnnotationReplacement]
 		}
 	}
 	slices.Sort(r.Attached)
 	r.Attached = slices.Compact(r.Attached)
-	return rows.Err()
+	return nil
 }
 
 // compareReleases puts first what is to be shown. It looks only at what the
@@ -423,11 +444,12 @@ func (x *Index) insertFunction(ctx context.Context, tx *sql.Tx, l *Listing, data
 	if err != nil {
 		return err
 	}
+	var facets [][]any
 	for _, f := range l.facets() {
-		_, err := tx.ExecContext(ctx, `INSERT INTO facets (grp, fn, facet, value) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`, l.Group, l.Kind, f[0], f[1])
-		if err != nil {
-			return err
-		}
+		facets = append(facets, []any{l.Group, l.Kind, f[0], f[1]})
+	}
+	if err := insertRows(ctx, tx, `facets (grp, fn, facet, value)`, facets); err != nil {
+		return err
 	}
 	return x.insertTerms(ctx, tx, l)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -80,35 +81,67 @@ func (l *Listing) terms() map[string]int {
 
 func (x *Index) insertTerms(ctx context.Context, tx *sql.Tx, l *Listing) error {
 	m := l.terms()
-	list := make([]string, 0, len(m))
-	for t := range m {
-		list = append(list, t)
+	list := slices.Sorted(maps.Keys(m))
+	rows := make([][]any, len(list))
+	for i, t := range list {
+		rows[i] = []any{t, l.Group, l.Kind, m[t]}
 	}
-	slices.Sort(list)
-	for _, t := range list {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO terms (term, grp, fn, weight) VALUES ($1, $2, $3, $4)`, t, l.Group, l.Kind, m[t]); err != nil {
-			return err
-		}
-		if err := x.insertTrigrams(ctx, tx, t); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// insertTrigrams records the parts of a word that is new. They stay when the
-// word goes: a word that no function has finds nothing.
-func (x *Index) insertTrigrams(ctx context.Context, tx *sql.Tx, term string) error {
-	grams := trigrams(term)
-	if len(grams) == 0 {
-		return nil
-	}
-	var n int
-	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM trigrams WHERE gram = $1 AND term = $2`, grams[0], term).Scan(&n); err != nil || n > 0 {
+	if err := insertRows(ctx, tx, `terms (term, grp, fn, weight)`, rows); err != nil {
 		return err
 	}
-	for _, g := range grams {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO trigrams (gram, term) VALUES ($1, $2) ON CONFLICT DO NOTHING`, g, term); err != nil {
+	return x.insertTrigrams(ctx, tx, list)
+}
+
+// insertTrigrams records the parts of words that are new. They stay when the
+// word goes: a word that no function has finds nothing.
+func (x *Index) insertTrigrams(ctx context.Context, tx *sql.Tx, terms []string) error {
+	var args []any
+	var pairs []string
+	for _, t := range terms {
+		if grams := trigrams(t); len(grams) > 0 {
+			args = append(args, grams[0], t)
+			pairs = append(pairs, "("+placeholder(len(args)-1)+", "+placeholder(len(args))+")")
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	known, err := strings1(tx.QueryContext(ctx, `SELECT term FROM trigrams WHERE (gram, term) IN (VALUES `+strings.Join(pairs, ", ")+`)`, args...))
+	if err != nil {
+		return err
+	}
+	var rows [][]any
+	for _, t := range terms {
+		if slices.Contains(known, t) {
+			continue
+		}
+		for _, g := range trigrams(t) {
+			rows = append(rows, []any{g, t})
+		}
+	}
+	return insertRows(ctx, tx, `trigrams (gram, term)`, rows)
+}
+
+// maxArguments is how many values one statement carries.
+const maxArguments = 400
+
+// insertRows inserts rows that are not there yet, several with one statement.
+func insertRows(ctx context.Context, tx *sql.Tx, into string, rows [][]any) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	for part := range slices.Chunk(rows, maxArguments/len(rows[0])) {
+		var args []any
+		values := make([]string, len(part))
+		for i, row := range part {
+			marks := make([]string, len(row))
+			for j, v := range row {
+				args = append(args, v)
+				marks[j] = placeholder(len(args))
+			}
+			values[i] = "(" + strings.Join(marks, ", ") + ")"
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO `+into+` VALUES `+strings.Join(values, ", ")+` ON CONFLICT DO NOTHING`, args...); err != nil {
 			return err
 		}
 	}
