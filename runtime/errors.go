@@ -27,6 +27,8 @@ var (
 	ErrUnavailable = errors.New("cannot be run here")
 	// ErrIntegrity means that what was fetched does not match its digest.
 	ErrIntegrity = errors.New("content does not match its digest")
+	// ErrUnreachable means that a registry did not answer.
+	ErrUnreachable = errors.New("registry does not answer")
 	// ErrDenied means that a registry asked for credentials, or for others;
 	// the type is [*DeniedError].
 	ErrDenied = errors.New("access denied")

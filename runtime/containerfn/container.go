@@ -107,7 +107,7 @@ func (x *Executor) Local(ctx context.Context, c catalog.Container, g runtime.Gra
 	if err != nil {
 		return nil, err
 	}
-	out, stderr, err := x.call(ctx, e, inspectTime, "image", "inspect", "--format", "{{.Id}}", c.Image)
+	out, stderr, err := x.call(ctx, e, inspectTime, "image", "inspect", "--format", e.idFormat(), c.Image)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -115,6 +115,9 @@ func (x *Executor) Local(ctx context.Context, c catalog.Container, g runtime.Gra
 		return nil, fmt.Errorf("%s has no image %s: %s: %w", e.name, c.Image, firstLine(stderr), os.ErrNotExist)
 	}
 	id := strings.TrimSpace(string(out))
+	if _, after, ok := strings.Cut(id, "@"); ok {
+		id = after
+	}
 	if !strings.Contains(id, ":") {
 		id = "sha256:" + id
 	}
@@ -173,7 +176,7 @@ func (f *function) Run(ctx context.Context, stdio runtime.Stdio) error {
 	}
 	stdio.Stdin = input
 	err = f.run(ctx, stdio)
-	if !isMissingImage(err) || f.local || f.x.Pull == PullNever {
+	if !f.missing(err) || f.local || f.x.Pull == PullNever {
 		return f.explain(err)
 	}
 	if err := f.pull(ctx); err != nil {
@@ -235,7 +238,10 @@ func (f *function) run(ctx context.Context, stdio runtime.Stdio) error {
 		args = append(args, "--env", e)
 	}
 	args = append(args, f.image)
-	return process.Run(ctx, process.Spec{
+	// What the client says when it fails is part of the error.
+	held := &heldStderr{w: stdio.Stderr, speaks: f.engine.speaks}
+	stdio.Stderr = held
+	err = process.Run(ctx, process.Spec{
 		Name:   f.name,
 		Path:   f.engine.path,
 		Args:   args,
@@ -244,6 +250,60 @@ func (f *function) run(ctx context.Context, stdio runtime.Stdio) error {
 		Limits: l,
 		Killed: func() { f.remove(container) },
 	})
+	if _, failed := f.engine.failed(err); !failed {
+		held.pass()
+	}
+	return err
+}
+
+// heldStderr passes standard error on, except when it begins with a line of
+// the engine's client: that is held until it is known what became of it.
+type heldStderr struct {
+	w      io.Writer // may be nil
+	speaks func(string) bool
+
+	mu      sync.Mutex
+	begin   []byte
+	passing bool
+}
+
+func (h *heldStderr) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.w == nil {
+		return len(p), nil
+	}
+	if h.passing {
+		return h.w.Write(p)
+	}
+	h.begin = append(h.begin, p...)
+	line, _, whole := strings.Cut(string(h.begin), "\n")
+	if len(h.begin) < maxHeld && (!whole || h.speaks(line)) {
+		return len(p), nil
+	}
+	h.release()
+	return len(p), nil
+}
+
+// maxHeld is more than a client says when it fails.
+const maxHeld = 16 << 10
+
+// release is called with the lock held.
+func (h *heldStderr) release() {
+	h.passing = true
+	if len(h.begin) > 0 {
+		_, _ = h.w.Write(h.begin) // a closed stream must not make the function fail
+		h.begin = nil
+	}
+}
+
+// pass passes on what is held.
+func (h *heldStderr) pass() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.w != nil && !h.passing {
+		h.release()
+	}
 }
 
 // remove kills a container whose client was killed: the container goes on
@@ -287,17 +347,39 @@ func (f *function) pull(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	text := strings.ToLower(string(stderr))
-	why := fmt.Errorf("pulling image %s with %s: %s", f.image, f.engine.name, lastLine(stderr))
-	switch {
-	case containsAny(text, "no matching manifest", "no image found in manifest list", "no image found in image index", "does not match the specified platform", "exec format"):
+	said := lastLine(stderr)
+	if said == "" {
+		said = err.Error()
+	}
+	for _, prefix := range []string{"Error: ", "Error response from daemon: "} {
+		said = strings.TrimPrefix(said, prefix)
+	}
+	why := fmt.Errorf("pulling image %s with %s: %s", f.image, f.engine.name, strings.ReplaceAll(said, " docker://"+f.image, ""))
+	switch text := strings.ToLower(string(stderr)); {
+	case containsAny(text, "unauthorized", "authentication required", "no basic auth credentials", "pull access denied",
+		"requested access to the resource is denied", "authorization failed", "insufficient_scope", "403 forbidden", "403 (forbidden)", "invalid username/password"):
+		// Also for what is not there: registries do not tell strangers.
+		return &runtime.DeniedError{Host: registryHost(f.image), Err: why}
+	case containsAny(text, "digest did not match", "does not match digest", "failed size validation", "digest mismatch", "unexpected digest", "unexpected commit digest",
+		"verification failed for digest", "not match provided manifest digest"):
+		return fmt.Errorf("%w: %w", why, runtime.ErrIntegrity)
+	case containsAny(text, "no matching manifest", "no image found in manifest list", "no image found in image index", "does not match the specified platform", "no match for platform", "exec format"):
 		return fmt.Errorf("%w: %w", why, runtime.ErrUnavailable)
 	case containsAny(text, "manifest unknown", "not found", "name unknown", "no such image", "repository does not exist"):
 		return fmt.Errorf("%w: %w", why, os.ErrNotExist)
-	case containsAny(text, "digest did not match", "does not match digest", "failed size validation", "digest mismatch", "unexpected digest"):
-		return fmt.Errorf("%w: %w", why, runtime.ErrIntegrity)
+	case containsAny(text, "connection refused", "no such host", "i/o timeout", "no route to host", "network is unreachable", "tls handshake timeout", "temporary failure in name resolution"):
+		return fmt.Errorf("%w: %w", why, runtime.ErrUnreachable)
 	}
 	return why
+}
+
+// registryHost is the registry of an image, as users log in to it.
+func registryHost(image string) string {
+	host, _, ok := strings.Cut(image, "/")
+	if !ok || !strings.ContainsAny(host, ".:") && host != "localhost" {
+		return "docker.io"
+	}
+	return host
 }
 
 // explain turns an error of the engine, which has exit codes of its own, into
@@ -307,14 +389,22 @@ func (f *function) explain(err error) error {
 	if ok && wrongFormat(fe.Stderr) {
 		return fmt.Errorf("image %s is for another platform than this machine: %s: %w", f.image, lastLine([]byte(fe.Stderr)), runtime.ErrUnavailable)
 	}
-	if !ok || fe.ExitCode != 125 && fe.ExitCode != 126 && fe.ExitCode != 127 || !f.engine.speaks(fe.Stderr) {
+	said, failed := f.engine.failed(err)
+	switch {
+	case !failed:
 		return err
-	}
-	text := lastLine([]byte(fe.Stderr))
-	if isMissingImage(err) {
+	case f.engine.lacksImage(said) && f.x.Pull == PullNever:
 		return fmt.Errorf("%s has no image %s, and pulling is off: %w", f.engine.name, f.image, os.ErrNotExist)
+	case f.engine.lacksImage(said):
+		return fmt.Errorf("%s has no image %s: %w", f.engine.name, f.image, os.ErrNotExist)
 	}
-	return fmt.Errorf("%s could not run image %s: %s: %w", f.engine.name, f.image, text, runtime.ErrUnavailable)
+	return fmt.Errorf("%s could not run image %s: %s: %w", f.engine.name, f.image, said, runtime.ErrUnavailable)
+}
+
+// missing reports whether the engine has not got the image.
+func (f *function) missing(err error) bool {
+	said, failed := f.engine.failed(err)
+	return failed && f.engine.lacksImage(said)
 }
 
 // wrongFormat reports whether the kernel refused the program of the image.
@@ -323,11 +413,6 @@ func (f *function) explain(err error) error {
 func wrongFormat(stderr string) bool {
 	last := lastLine([]byte(stderr))
 	return strings.HasSuffix(last, "exec format error") && (strings.HasPrefix(last, "exec ") || containsAny(last, "OCI runtime", "exec user process"))
-}
-
-func isMissingImage(err error) bool {
-	fe, ok := errors.AsType[*runtime.FunctionError](err)
-	return ok && fe.ExitCode == 125 && containsAny(strings.ToLower(fe.Stderr), "no such image", "image not known", "unable to find image", "not found locally", "image is not present")
 }
 
 func containsAny(s string, subs ...string) bool {

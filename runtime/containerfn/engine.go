@@ -1,6 +1,7 @@
 package containerfn
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -171,6 +172,10 @@ func (e *engine) run(container string, l runtime.Limits) []string {
 			"--timeout", strconv.Itoa(int(l.Timeout/time.Second)+10))
 	case "docker":
 		args = append(args, "--log-driver", "none")
+	case "nerdctl":
+		// Only new ones have a driver none. What the function writes goes
+		// to a file otherwise, as long as it runs.
+		args = append(args, "--log-driver", "json-file", "--log-opt", "max-size=1m", "--log-opt", "max-file=1")
 	}
 	return args
 }
@@ -210,24 +215,56 @@ func (e *engine) insecure(image string) []string {
 	return nil
 }
 
-// speaks reports whether text is what the engine's client says when it fails
-// itself, rather than the function.
-func (e *engine) speaks(stderr string) bool {
-	for line := range strings.SplitSeq(stderr, "\n") {
-		switch e.name {
-		case "docker":
-			if strings.HasPrefix(line, "docker: ") {
-				return true
-			}
-		case "podman":
-			if strings.HasPrefix(line, "Error: ") {
-				return true
-			}
-		case "nerdctl":
-			if strings.Contains(line, "level=fatal") {
-				return true
-			}
+// idFormat asks for what an image can be run by and never changes: its ID, and
+// in nerdctl, which does not find images by that, the digest of its manifest
+// or index.
+func (e *engine) idFormat() string {
+	if e.name == "nerdctl" {
+		return "{{index .RepoDigests 0}}"
+	}
+	return "{{.Id}}"
+}
+
+// failed reports whether a run ended as the client itself does when it fails,
+// rather than the function, and what it said.
+func (e *engine) failed(err error) (said string, ok bool) {
+	fe, ok := errors.AsType[*runtime.FunctionError](err)
+	if !ok {
+		return "", false
+	}
+	switch fe.ExitCode {
+	case 125, 126, 127: // of docker run and podman run
+		if e.name == "nerdctl" {
+			return "", false
+		}
+	case 1: // of nerdctl
+		if e.name != "nerdctl" {
+			return "", false
+		}
+	default:
+		return "", false
+	}
+	for line := range strings.SplitSeq(fe.Stderr, "\n") {
+		if e.speaks(line) {
+			return strings.TrimSpace(line), true
 		}
 	}
-	return false
+	return "", false
+}
+
+// speaks reports whether a line is what the engine's client says when it fails.
+func (e *engine) speaks(line string) bool {
+	switch e.name {
+	case "docker":
+		return strings.HasPrefix(line, "docker: ")
+	case "podman":
+		return strings.HasPrefix(line, "Error: ")
+	}
+	return strings.HasPrefix(line, "time=") && strings.Contains(line, "level=fatal")
+}
+
+// lacksImage reports whether the client says that the image is not there; it
+// was told not to pull.
+func (e *engine) lacksImage(said string) bool {
+	return containsAny(strings.ToLower(said), "no such image", "image not known", "unable to find image", "not found locally", "image not available")
 }

@@ -55,8 +55,8 @@ func Config(do string) []byte {
 //	always-v1, reformat, backwards, random, crash-empty, known-only,
 //	first-ten, needs-path
 //
-// And telling what it can see on standard error: env, local, network, pid,
-// write, user.
+// And telling what it can see on standard error: env, fill (its /tmp), local,
+// network, dial ADDRESS, pid, write, user.
 func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 	if code, ok := child(); ok {
 		return code
@@ -252,11 +252,32 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stderr, p, os.WriteFile(p, []byte("x"), 0o644))
 		}
 		_, _ = stdout.Write(list)
+	case "fill":
+		f, err := os.Create("/tmp/full")
+		for n := 0; err == nil; n++ {
+			if _, err = f.Write(make([]byte, 1<<20)); err != nil {
+				fmt.Fprintln(stderr, "megabytes:", n)
+			}
+		}
+		fmt.Fprintln(stderr, err)
+		return 1
 	case "network":
+		ns, _ := os.Readlink("/proc/self/ns/net")
+		fmt.Fprintln(stderr, "namespace:", ns)
 		ifs, err := net.Interfaces()
 		fmt.Fprintln(stderr, "interfaces:", len(ifs), err)
 		for _, i := range ifs {
-			fmt.Fprintln(stderr, i.Name)
+			addrs, _ := i.Addrs()
+			fmt.Fprintln(stderr, i.Name, addrs)
+		}
+		_, _ = stdout.Write(list)
+	case "dial":
+		for _, addr := range append([]string{token}, gateways(token)...) {
+			conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
+			if err == nil {
+				_ = conn.Close()
+			}
+			fmt.Fprintln(stderr, "dial", addr, err)
 		}
 		_, _ = stdout.Write(list)
 	default:
@@ -282,6 +303,22 @@ func start(token string, holds bool, kind string) error {
 		return cmd.Run()
 	}
 	return cmd.Start()
+}
+
+// gateways are the first addresses of the networks that this process is in,
+// where the machine that it runs on usually is, with the port of addr.
+func gateways(addr string) []string {
+	_, port, _ := net.SplitHostPort(addr)
+	all, _ := net.InterfaceAddrs()
+	var out []string
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
+			ip := n.IP.Mask(n.Mask)
+			ip[3]++
+			out = append(out, net.JoinHostPort(ip.String(), port))
+		}
+	}
+	return out
 }
 
 // child is what this program does when it is started by [start].

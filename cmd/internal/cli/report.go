@@ -118,11 +118,11 @@ func codeFor(err error) int {
 		return exitUntrusted
 	case errors.Is(err, catalog.ErrNoDigest), errors.Is(err, registry.ErrIntegrity), errors.Is(err, source.ErrIntegrity):
 		return exitIntegrity
-	case errors.Is(err, registry.ErrDenied), errors.Is(err, source.ErrDenied):
+	case errors.Is(err, registry.ErrDenied), errors.Is(err, source.ErrDenied), errors.Is(err, runtime.ErrDenied):
 		return exitAuth
 	case errors.Is(err, registry.ErrExists):
 		return exitConflict
-	case errors.Is(err, registry.ErrUnavailable), errors.Is(err, source.ErrUnavailable):
+	case errors.Is(err, registry.ErrUnavailable), errors.Is(err, source.ErrUnavailable), errors.Is(err, runtime.ErrUnreachable):
 		return exitUnavailable
 	case errors.Is(err, catalog.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return exitNotFound
@@ -139,6 +139,9 @@ func isType[E error](err error) bool {
 func hintFor(err error) string {
 	if he, ok := errors.AsType[hintError](err); ok {
 		return he.hint
+	}
+	if de, ok := errors.AsType[*runtime.DeniedError](err); ok {
+		return fmt.Sprintf("log in with krmcat login %s, which docker, podman and nerdctl share, or ask for the right to read the image", de.Host)
 	}
 	switch {
 	case errors.Is(err, signing.ErrUnsigned):
@@ -157,7 +160,7 @@ func hintFor(err error) string {
 		return "log in with krmcat login HOST"
 	case errors.Is(err, registry.ErrExists):
 		return "a release never changes: publish under a new version"
-	case errors.Is(err, registry.ErrUnavailable):
+	case errors.Is(err, registry.ErrUnavailable), errors.Is(err, runtime.ErrUnreachable):
 		return "check that the registry is running and reachable, and try again"
 	case errors.Is(err, source.ErrUnavailable):
 		return "check the location and the network, and try again"
