@@ -43,6 +43,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dir, ok := os.LookupEnv(nerdctlEnv); ok {
+		os.Exit(nerdctl(dir, os.Args[1:]))
+	}
 	code := m.Run()
 	fntest.Cleanup()
 	removeImages()
@@ -687,7 +690,7 @@ func TestArguments(t *testing.T) {
 	for _, name := range Engines {
 		e := &engine{name: name, noFiles: 10, noProcs: 20}
 		args := strings.Join(e.run("c", l), " ")
-		for _, want := range []string{"--rm", "--interactive", "--pull never", "--read-only", "--cap-drop all", "--security-opt no-new-privileges", "--memory 1048576", "--pids-limit 7", "--ulimit nofile=10:10"} {
+		for _, want := range []string{"--rm", "--interactive", "--pull never", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", "--memory 1048576", "--pids-limit 7", "--ulimit nofile=10:10"} {
 			if !strings.Contains(args, want) {
 				t.Errorf("%s: no %s in %s", name, want, args)
 			}

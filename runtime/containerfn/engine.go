@@ -154,7 +154,7 @@ func (e *engine) run(container string, l runtime.Limits) []string {
 	args = append(args, "run", "--rm", "--interactive", "--name", container,
 		"--pull", "never",
 		"--read-only", "--tmpfs", "/tmp:rw,noexec,nosuid,nodev,size=64m,mode=1777",
-		"--cap-drop", "all",
+		"--cap-drop", "ALL",
 		"--security-opt", "no-new-privileges",
 		"--memory", strconv.FormatInt(l.MaxMemory, 10),
 		"--memory-swap", strconv.FormatInt(l.MaxMemory, 10),
