@@ -233,6 +233,10 @@ func (b *Backend) MountBlob(ctx context.Context, repository, from string, d dige
 	if errors.Is(err, errStop) {
 		return fmt.Errorf("mounting from %s: %w", from, errors.ErrUnsupported)
 	}
+	if err == nil && d.Algorithm() != digest.SHA256 {
+		// Some mount the blob under its usual digest only.
+		_, err = b.up.statBlob(ctx, repository, d)
+	}
 	return upstreamError(err)
 }
 

@@ -17,6 +17,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"sync"
 
@@ -64,11 +65,33 @@ func (u *Upstream) repository(name string) (*remote.Repository, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.Client = anyDigest{r.Client}
 	if len(u.repos) >= maxRepositories {
 		clear(u.repos)
 	}
 	u.repos[name] = r // which remembers whether the registry lists referrers
 	return r, nil
+}
+
+// anyDigest drops the digest that a registry says it has of a blob by
+// another algorithm than it was asked for, which the specification allows
+// ("Pulling blobs") and oras-go refuses.
+type anyDigest struct{ remote.Client }
+
+func (c anyDigest) Do(req *http.Request) (*http.Response, error) {
+	resp, err := c.Client.Do(req)
+	if err != nil {
+		return resp, err
+	}
+	const header = "Docker-Content-Digest"
+	said, err := digest.Parse(resp.Header.Get(header))
+	if err == nil {
+		asked, err := digest.Parse(path.Base(req.URL.Path))
+		if err == nil && asked.Algorithm() != said.Algorithm() {
+			resp.Header.Del(header)
+		}
+	}
+	return resp, nil
 }
 
 // upstreamError says what an error of the other registry means for this one.
@@ -81,12 +104,20 @@ func upstreamError(err error) error {
 	if errors.As(err, &resp) && resp.StatusCode == http.StatusInsufficientStorage {
 		return fmt.Errorf("%w: %w", regstore.ErrNoSpace, err)
 	}
+	if resp != nil && len(resp.Errors) > 0 && refusals[resp.StatusCode] {
+		first := resp.Errors[0]
+		return &registry.RefusedError{Code: first.Code, Message: "the registry behind this one refuses it: " + first.Message, Detail: first.Detail}
+	}
 	// Wrong credentials are ours, not the client's.
 	if errors.Is(err, registry.ErrUnavailable) || errors.Is(err, registry.ErrDenied) || errors.Is(err, registry.ErrIntegrity) {
 		return fmt.Errorf("%w: %w", regstore.ErrUnavailable, err)
 	}
 	return err
 }
+
+// refusals are the statuses of what is wrong with the content itself, which
+// the one who sent it has to know.
+var refusals = map[int]bool{http.StatusBadRequest: true, http.StatusRequestEntityTooLarge: true, http.StatusUnsupportedMediaType: true, http.StatusUnprocessableEntity: true}
 
 // resolve finds a manifest.
 func (u *Upstream) resolve(ctx context.Context, repository, reference string) (ocispec.Descriptor, error) {
@@ -142,15 +173,74 @@ func (u *Upstream) openBlob(ctx context.Context, repository string, desc ocispec
 	return rc, upstreamError(err)
 }
 
-// tags lists the tags of a repository.
+// tags lists the tags of a repository after one, in the order of their bytes.
+//
+// Not every registry does so: some ignore where a list is to begin, or have
+// it in another order. What the first page says about that decides whether
+// the rest is read as it comes, or all of it and put in order here.
 func (u *Upstream) tags(ctx context.Context, repository, after string) iter.Seq2[string, error] {
-	return pages(func(page func([]string) error) error {
-		r, err := u.repository(repository)
-		if err != nil {
-			return err
+	list := func(after string) iter.Seq2[[]string, error] {
+		return func(yield func([]string, error) bool) {
+			r, err := u.repository(repository)
+			if err == nil {
+				err = r.Tags(ctx, after, func(page []string) error {
+					if !yield(page, nil) {
+						return errStop
+					}
+					return nil
+				})
+			}
+			if err != nil && !errors.Is(err, errStop) {
+				yield(nil, upstreamError(err))
+			}
 		}
-		return r.Tags(ctx, after, page)
-	})
+	}
+	return func(yield func(string, error) bool) {
+		ordered := false
+		for page, err := range list(after) {
+			if err != nil {
+				yield("", err)
+				return
+			}
+			if !ordered && !follows(page, after) {
+				break
+			}
+			ordered = true
+			for _, tag := range page {
+				if !yield(tag, nil) {
+					return
+				}
+			}
+		}
+		if ordered {
+			return
+		}
+		var all []string
+		for page, err := range list("") {
+			if err != nil {
+				yield("", err)
+				return
+			}
+			all = append(all, page...)
+		}
+		slices.Sort(all)
+		for _, tag := range slices.Compact(all) {
+			if tag > after && !yield(tag, nil) {
+				return
+			}
+		}
+	}
+}
+
+// follows reports whether tags are in order, and after the one given.
+func follows(tags []string, after string) bool {
+	for _, tag := range tags {
+		if tag <= after {
+			return false
+		}
+		after = tag
+	}
+	return true
 }
 
 // referrers lists the referrers of a subject.
@@ -260,7 +350,7 @@ func (u *Upstream) deleteTag(ctx context.Context, repository, tag string) error 
 	case http.StatusAccepted, http.StatusOK, http.StatusNoContent:
 		return nil
 	case http.StatusMethodNotAllowed, http.StatusBadRequest:
-		return fmt.Errorf("tag %s of %s: the other registry deletes no tags: %w", tag, repository, regstore.ErrReadOnly)
+		return fmt.Errorf("tag %s of %s: the other registry deletes no tags: %w", tag, repository, errors.ErrUnsupported)
 	}
 	return statusError(resp)
 }

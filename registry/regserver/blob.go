@@ -76,7 +76,7 @@ func (c *call) deletable(reference string) error {
 	if c.opts.Deletable == nil || c.opts.Deletable(c.repository, reference) {
 		return nil
 	}
-	return &Error{Status: http.StatusForbidden, Code: "DENIED", Message: "the registry's deletion policy keeps " + reference}
+	return errKept("the registry's deletion policy keeps "+reference, nil)
 }
 
 // writeDeadline gives the client time to take n bytes.

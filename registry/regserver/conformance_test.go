@@ -20,9 +20,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/registry/regbucket"
 	"github.com/krmcat/krmcat/registry/regdir"
 	"github.com/krmcat/krmcat/registry/regmem"
+	"github.com/krmcat/krmcat/registry/regproxy"
 	"github.com/krmcat/krmcat/registry/regserver"
 	"github.com/krmcat/krmcat/registry/regstore"
 	"github.com/krmcat/krmcat/registry/regtest"
@@ -85,6 +87,12 @@ func TestConformance(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = s.Close() })
 			return s
+		},
+		"regproxy": func(t *testing.T) regstore.Driver {
+			up := regtest.NewServer(t)
+			b := regproxy.NewBackend(regproxy.NewUpstream(registry.NewClient(nil), up.Host, ""), regmem.New())
+			t.Cleanup(func() { _ = b.Close() })
+			return b
 		},
 	}
 	for driver, open := range drivers {

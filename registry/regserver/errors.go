@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -85,6 +86,7 @@ func storeError(err error, missing string) error {
 	var offset *regstore.OffsetError
 	var tag *regstore.TagError
 	var absent *regstore.MissingError
+	var refused *registry.RefusedError
 	switch {
 	case err == nil:
 		return nil
@@ -96,6 +98,8 @@ func storeError(err error, missing string) error {
 		return errImmutable(tag.Tag, tag.Digest)
 	case errors.As(err, &absent):
 		return errMissing(absent.Digests)
+	case errors.As(err, &refused):
+		return errRefused(refused)
 	case errors.Is(err, fs.ErrNotExist):
 		return &Error{Status: http.StatusNotFound, Code: missing, Message: unknown[missing]}
 	case errors.Is(err, regstore.ErrUploadUnknown):
@@ -106,6 +110,8 @@ func storeError(err error, missing string) error {
 		return &Error{Status: http.StatusMethodNotAllowed, Code: "UNSUPPORTED", Message: "a manifest of this repository refers to this blob; delete the manifest first", header: http.Header{"Allow": {"GET, HEAD"}}}
 	case errors.Is(err, regstore.ErrReadOnly):
 		return errReadOnly
+	case errors.Is(err, errors.ErrUnsupported):
+		return &Error{Status: http.StatusMethodNotAllowed, Code: "UNSUPPORTED", Message: "what is behind this registry cannot do that", header: http.Header{"Allow": {"GET, HEAD, PUT"}}, cause: err}
 	case errors.Is(err, regstore.ErrTooManyUploads):
 		return tooMany("too many unfinished uploads; finish some, or try again")
 	case errors.Is(err, regstore.ErrNoSpace):
@@ -125,6 +131,12 @@ var unknown = map[string]string{
 	"BLOB_UNKNOWN":     "blob unknown to registry",
 	"MANIFEST_UNKNOWN": "manifest unknown to registry",
 	"NAME_UNKNOWN":     "repository name not known to registry",
+}
+
+// errKept is the answer to a deletion that is disabled, which the
+// specification wants to be 400 or 405 ("Content Management").
+func errKept(message string, detail any) error {
+	return &Error{Status: http.StatusMethodNotAllowed, Code: "UNSUPPORTED", Message: message, Detail: detail, header: http.Header{"Allow": {"GET, HEAD"}}}
 }
 
 func errImmutable(tag string, have digest.Digest) error {
@@ -153,7 +165,11 @@ func (c *call) fail(err error) {
 		}
 	}
 	if e.cause != nil {
-		c.log.ErrorContext(c.ctx, "request failed", "method", c.r.Method, "repository", c.repository, "reference", c.reference, "status", e.Status, "error", e.cause)
+		level := slog.LevelError
+		if e.Status < http.StatusInternalServerError {
+			level = slog.LevelInfo // what the client asked for cannot be done
+		}
+		c.log.Log(c.ctx, level, "request failed", "method", c.r.Method, "repository", c.repository, "reference", c.reference, "status", e.Status, "error", e.cause)
 	}
 	body, err := json.Marshal(map[string]any{"errors": []any{struct {
 		Code    string `json:"code"`

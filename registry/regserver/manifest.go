@@ -339,7 +339,7 @@ func (c *call) deleteManifest() error {
 }
 
 func errRelease(tag string) error {
-	return &Error{Status: http.StatusForbidden, Code: "DENIED", Message: "release " + tag + " cannot be deleted: others may depend on it", Detail: map[string]string{"tag": tag}}
+	return errKept("release "+tag+" cannot be deleted: others may depend on it", map[string]string{"tag": tag})
 }
 
 // checkUnreleased refuses to delete a manifest under an immutable tag.

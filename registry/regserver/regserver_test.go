@@ -48,7 +48,7 @@ func TestImmutableReleases(t *testing.T) {
 	c.pushManifest(repo, string(two.Descriptor.Digest)+"?tag=v1.0.0&tag=other", two).want(http.StatusForbidden)
 	c.get("/v2/" + repo + "/manifests/other").want(http.StatusNotFound)
 	for _, ref := range []string{"v1.0.0", string(one.Descriptor.Digest)} {
-		c.do(http.MethodDelete, "/v2/"+repo+"/manifests/"+ref, nil).want(http.StatusForbidden).wantCode("DENIED")
+		c.do(http.MethodDelete, "/v2/"+repo+"/manifests/"+ref, nil).want(http.StatusMethodNotAllowed).wantCode("UNSUPPORTED")
 	}
 	c.get("/v2/"+repo+"/manifests/v1.0.0").want(http.StatusOK).wantHeader("Docker-Content-Digest", string(one.Descriptor.Digest))
 	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/"+string(two.Descriptor.Digest), nil).want(http.StatusAccepted)
@@ -64,9 +64,9 @@ func TestDeletionPolicy(t *testing.T) {
 	c.push(repo, art, "v1.0.0", "tmp-1")
 	c.push(repo, regtest.NewArtifact("application/vnd.example", nil, []byte("moved")), "v1.0.0")
 	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/tmp-1", nil).want(http.StatusAccepted)
-	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/v1.0.0", nil).want(http.StatusForbidden).wantCode("DENIED")
-	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/"+string(art.Descriptor.Digest), nil).want(http.StatusForbidden)
-	c.do(http.MethodDelete, "/v2/"+repo+"/blobs/"+string(digest.FromString("{}")), nil).want(http.StatusForbidden)
+	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/v1.0.0", nil).want(http.StatusMethodNotAllowed).wantCode("UNSUPPORTED")
+	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/"+string(art.Descriptor.Digest), nil).want(http.StatusMethodNotAllowed)
+	c.do(http.MethodDelete, "/v2/"+repo+"/blobs/"+string(digest.FromString("{}")), nil).want(http.StatusMethodNotAllowed)
 }
 
 func TestReadOnly(t *testing.T) {
@@ -259,7 +259,7 @@ func TestObserver(t *testing.T) {
 	c.pushManifest(repo, "release", other).want(http.StatusForbidden)
 	c.do(http.MethodPut, "/v2/"+repo+"/manifests/a", strings.NewReader("{}")).want(http.StatusBadRequest)
 	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/none", nil).want(http.StatusNotFound)
-	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/release", nil).want(http.StatusForbidden)
+	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/release", nil).want(http.StatusMethodNotAllowed)
 	want()
 	c.do(http.MethodDelete, "/v2/"+repo+"/manifests/a", nil).want(http.StatusAccepted)
 	want("begin delete a@"+d+" true", "done delete a@"+d+" true true")
