@@ -90,7 +90,10 @@ func Read(ctx context.Context, dir string) (*Dir, error) {
 
 // ReadFile reads one file of resources as if its folder held nothing else.
 // Every document in it must be a resource.
-func ReadFile(name string) (*Dir, error) {
+func ReadFile(ctx context.Context, name string) (*Dir, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	root, err := os.OpenRoot(filepath.Dir(name))
 	if err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func newFnSourceCmd(e *env) *cobra.Command {
 	return cmd
 }
 
-func runFnSource(_ context.Context, e *env, opts *fnSourceOptions) error {
+func runFnSource(ctx context.Context, e *env, opts *fnSourceOptions) error {
 	v := "config.kubernetes.io/" + opts.Version
 	if !resourcelist.KnownAPIVersion(v) {
 		return usagef("--resource-list-version %s: not one of v1, v1beta1, v1alpha1", opts.Version)
@@ -74,7 +74,7 @@ func runFnSource(_ context.Context, e *env, opts *fnSourceOptions) error {
 	if len(opts.Dirs) == 1 {
 		input = opts.Dirs[0]
 	}
-	dir, list, err := readResources(e, input)
+	dir, list, err := readResources(ctx, e, input)
 	if err != nil {
 		return err
 	}
@@ -95,9 +95,10 @@ func runFnSource(_ context.Context, e *env, opts *fnSourceOptions) error {
 }
 
 type fnSinkOptions struct {
-	Dir    string
-	Prune  bool
-	DryRun bool
+	Dir     string
+	Pattern string
+	Prune   bool
+	DryRun  bool
 }
 
 func newFnSinkCmd(e *env) *cobra.Command {
@@ -108,7 +109,8 @@ func newFnSinkCmd(e *env) *cobra.Command {
 		Long: `Write the resources of a ResourceList to the files that their path annotations
 name. In a folder that exists, resources that are there already keep the text of
 what is not changed, and those that the list does not have stay, unless --prune
-removes them. The orchestrator's annotations are not written.`,
+removes them. Resources without a path go where --filename-pattern says. The
+orchestrator's annotations are not written.`,
 		Example: `  # The other end of krmcat fn source
   krmcat fn source shop | ./my-function | krmcat fn sink shop`,
 		Args: args(cobra.ExactArgs(1)),
@@ -118,12 +120,16 @@ removes them. The orchestrator's annotations are not written.`,
 		},
 	}
 	f := cmd.Flags()
+	addPattern(f, &opts.Pattern)
 	f.BoolVar(&opts.Prune, "prune", false, "remove resources of the folder that the list does not have")
 	f.BoolVar(&opts.DryRun, "dry-run", false, "show the changes as a diff and write nothing")
 	return cmd
 }
 
-func runFnSink(_ context.Context, e *env, opts *fnSinkOptions) error {
+func runFnSink(ctx context.Context, e *env, opts *fnSinkOptions) error {
+	if err := checkPattern(opts.Pattern); err != nil {
+		return err
+	}
 	data, err := io.ReadAll(io.LimitReader(e.In, pkgdir.MaxFile*4+1))
 	if err != nil {
 		return fmt.Errorf("reading standard input: %w", err)
@@ -137,20 +143,23 @@ func runFnSink(_ context.Context, e *env, opts *fnSinkOptions) error {
 		if err != nil {
 			return codeError{fmt.Errorf("standard input: %w", err), exitInvalid}
 		}
-		files, err := pkgdir.Memory().Files(list.Items)
+		to := pkgdir.Memory()
+		to.FilenamePattern = opts.Pattern
+		files, err := to.Files(list.Items)
 		if err == nil {
-			err = pkgdir.Create(opts.Dir, files)
+			err = pkgdir.Create(ctx, opts.Dir, files)
 		}
 		if err != nil {
 			return explainRun(fmt.Errorf("writing %s: %w", opts.Dir, err))
 		}
 		return nil
 	}
-	dir, err := pkgdir.Read(opts.Dir)
+	dir, err := pkgdir.Read(ctx, opts.Dir)
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", opts.Dir, err)
 	}
 	defer dir.Close()
+	dir.FilenamePattern = opts.Pattern
 	list, err := resourcelist.Read(data, resourcelist.ReadOptions{Before: dir.Items, FromFunction: true})
 	if err != nil {
 		return codeError{fmt.Errorf("standard input: %w", err), exitInvalid}
@@ -179,7 +188,7 @@ func runFnSink(_ context.Context, e *env, opts *fnSinkOptions) error {
 		}
 		return nil
 	}
-	if err := dir.Apply(changes); err != nil {
+	if err := dir.Apply(ctx, changes); err != nil {
 		return explainRun(fmt.Errorf("writing %s: %w", opts.Dir, err))
 	}
 	showChanges(e, changes)
@@ -223,11 +232,18 @@ config/NAME_KIND.yaml unless they have one. The exit code is the command's.`,
 			return runFnWrap(cmd.Context(), e, opts)
 		},
 	}
-	cmd.Flags().StringVar(&opts.Pattern, "filename-pattern", "config/%n_%k.yaml", "`path` of new resources: %n is the name, %k the kind, %s the namespace, all in lower case")
+	cmd.Flags().StringVar(&opts.Pattern, "filename-pattern", wrapPattern, "`path` of new resources that name none: %n is the name, %k the kind, %s the namespace, all in lower case")
 	return cmd
 }
 
+// wrapPattern is where what a wrapped command makes goes (CF-22, in lower case
+// as CF-27 has it).
+const wrapPattern = "config/" + pkgdir.DefaultPattern
+
 func runFnWrap(ctx context.Context, e *env, opts *fnWrapOptions) error {
+	if err := checkPattern(opts.Pattern); err != nil {
+		return err
+	}
 	data, err := io.ReadAll(io.LimitReader(e.In, pkgdir.MaxFile*4+1))
 	if err != nil {
 		return fmt.Errorf("reading standard input: %w", err)
@@ -319,14 +335,13 @@ func mergeGenerated(items, made []*resourcelist.Item, pattern string) ([]*resour
 	return out, nil
 }
 
-// withDefaultPath gives a new resource a path (CF-22, in lower case as CF-27
-// has it).
+// withDefaultPath gives a new resource a path (CF-22).
 func withDefaultPath(it *resourcelist.Item, pattern string) (*resourcelist.Item, error) {
 	m := it.Meta()
 	if m.Path != "" {
 		return it, nil
 	}
-	p := strings.NewReplacer("%n", strings.ToLower(m.Name), "%k", strings.ToLower(m.Kind), "%s", strings.ToLower(m.Namespace)).Replace(pattern)
+	p := pkgdir.ExpandPattern(pattern, m)
 	if err := resourcelist.CheckPath(p); err != nil {
 		return nil, fmt.Errorf("--filename-pattern %s: %w", pattern, err)
 	}

@@ -87,7 +87,7 @@ func (o *mergeOptions) add(cmd *cobra.Command) {
 	f.StringVar(&o.Rules, "rules", "spec", "how lists are merged: spec or kustomize")
 }
 
-func runMerge(_ context.Context, e *env, opts *mergeOptions) error {
+func runMerge(ctx context.Context, e *env, opts *mergeOptions) error {
 	if opts.Rules != "spec" && opts.Rules != "kustomize" {
 		return usagef("--rules %s: not one of spec, kustomize", opts.Rules)
 	}
@@ -104,7 +104,7 @@ func runMerge(_ context.Context, e *env, opts *mergeOptions) error {
 				return nil, nil, usagef("standard input can be given once")
 			}
 		}
-		return readPlain(e, name)
+		return readPlain(ctx, e, name)
 	}
 	original, originals, err := read(opts.Original)
 	if err != nil {
@@ -141,7 +141,7 @@ func runMerge(_ context.Context, e *env, opts *mergeOptions) error {
 	case opts.Write:
 		changes, err := dest.Changes(items)
 		if err == nil {
-			err = dest.Apply(changes)
+			err = dest.Apply(ctx, changes)
 		}
 		if err != nil {
 			return explainRun(fmt.Errorf("writing %s: %w", opts.Dest, err))
@@ -158,7 +158,7 @@ func runMerge(_ context.Context, e *env, opts *mergeOptions) error {
 }
 
 // readPlain reads resources from a file, a folder or standard input.
-func readPlain(e *env, name string) (*pkgdir.Dir, []*resourcelist.Item, error) {
+func readPlain(ctx context.Context, e *env, name string) (*pkgdir.Dir, []*resourcelist.Item, error) {
 	if name == "-" {
 		data, err := io.ReadAll(io.LimitReader(e.In, pkgdir.MaxFile+1))
 		if err != nil {
@@ -179,9 +179,9 @@ func readPlain(e *env, name string) (*pkgdir.Dir, []*resourcelist.Item, error) {
 	}
 	var dir *pkgdir.Dir
 	if info.IsDir() {
-		dir, err = pkgdir.Read(name)
+		dir, err = pkgdir.Read(ctx, name)
 	} else {
-		dir, err = pkgdir.ReadFile(name)
+		dir, err = pkgdir.ReadFile(ctx, name)
 	}
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -35,6 +36,7 @@ type runOptions struct {
 	DryRun     bool
 	ResultsDir string
 	Pipeline   string
+	Pattern    string
 	Defer      bool
 	Version    string
 	Match      selectorFlags
@@ -166,11 +168,49 @@ fields, quotes. When anything fails, nothing is written.`,
 	f.StringVarP(&opts.Output, "output", "o", "", "where the result goes: stdout (a ResourceList), unwrap (the resources) or a new `DIR`; default: back into the folder, or stdout for -")
 	f.BoolVar(&opts.DryRun, "dry-run", false, "show the changes as a diff and write nothing")
 	f.StringVar(&opts.ResultsDir, "results-dir", "", "`folder` to write the results of the functions to")
+	addPattern(f, &opts.Pattern)
 	f.BoolVar(&opts.Defer, "defer-failure", false, "go on after a function that failed, and fail at the end")
 	f.StringVar(&opts.Version, "resource-list-version", "v1", "`version` of the ResourceList to send: v1, v1beta1 or v1alpha1")
 	opts.Match.add(f, "match", "show the function only")
 	opts.Exclude.add(f, "exclude", "hide from the function")
 	return cmd
+}
+
+// addPattern adds the flag that says where resources without a path go.
+func addPattern(f *pflag.FlagSet, pattern *string) {
+	f.StringVar(pattern, "filename-pattern", "", "`path` of new resources that name none: %n is the name, %k the kind, %s the namespace, all in lower case (default: "+pkgdir.DefaultPattern+")")
+}
+
+func checkPattern(pattern string) error {
+	if pattern == "" {
+		return nil
+	}
+	if err := pkgdir.CheckPattern(pattern); err != nil {
+		return usagef("--filename-pattern: %v", err)
+	}
+	return nil
+}
+
+// beside is the pattern for new resources when the functionConfig is a file of
+// the folder: they go beside it (CF-27).
+func beside(input, config string) string {
+	dir, err := filepath.Abs(input)
+	if err != nil {
+		return ""
+	}
+	file, err := filepath.Abs(config)
+	if err != nil {
+		return ""
+	}
+	rel, err := filepath.Rel(dir, filepath.Dir(file))
+	if err != nil || !filepath.IsLocal(rel) {
+		return ""
+	}
+	pattern := path.Join(filepath.ToSlash(rel), pkgdir.DefaultPattern)
+	if pkgdir.CheckPattern(pattern) != nil {
+		return ""
+	}
+	return pattern
 }
 
 func runRun(ctx context.Context, e *env, opts *runOptions) error {
@@ -187,6 +227,9 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 	if opts.DryRun && toDir {
 		return usagef("--dry-run writes nothing: leave out -o %s", opts.Output)
 	}
+	if err := checkPattern(opts.Pattern); err != nil {
+		return err
+	}
 	// Parsing makes much that is soon forgotten; a command that ends after
 	// one run is better off collecting it less often.
 	debug.SetGCPercent(400)
@@ -194,11 +237,15 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 	if err != nil {
 		return err
 	}
-	dir, list, err := readResources(e, opts.Input)
+	dir, list, err := readResources(ctx, e, opts.Input)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
+	dir.FilenamePattern = opts.Pattern
+	if opts.Pattern == "" && opts.Input != "-" && opts.Choice.Config != "" && opts.Choice.Config != "-" {
+		dir.FilenamePattern = beside(opts.Input, opts.Choice.Config)
+	}
 	fns.given = list.FunctionConfig
 	var steps []runtime.Step
 	if opts.Pipeline != "" {
@@ -232,14 +279,14 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return explainRun(writeOutput(e, opts, dir, list, out.Items))
+	return explainRun(writeOutput(ctx, e, opts, dir, list, out.Items))
 }
 
 // readResources reads a folder, or a ResourceList or resources from standard
 // input.
-func readResources(e *env, input string) (*pkgdir.Dir, *resourcelist.List, error) {
+func readResources(ctx context.Context, e *env, input string) (*pkgdir.Dir, *resourcelist.List, error) {
 	if input != "-" {
-		dir, err := pkgdir.Read(input)
+		dir, err := pkgdir.Read(ctx, input)
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading resources: %w", err)
 		}
@@ -268,7 +315,7 @@ func readResources(e *env, input string) (*pkgdir.Dir, *resourcelist.List, error
 	return pkgdir.Memory(), list, nil
 }
 
-func writeOutput(e *env, opts *runOptions, dir *pkgdir.Dir, list *resourcelist.List, items []*resourcelist.Item) error {
+func writeOutput(ctx context.Context, e *env, opts *runOptions, dir *pkgdir.Dir, list *resourcelist.List, items []*resourcelist.Item) error {
 	switch {
 	case opts.DryRun && opts.Input != "-":
 		changes, err := dir.Changes(items)
@@ -307,13 +354,13 @@ func writeOutput(e *env, opts *runOptions, dir *pkgdir.Dir, list *resourcelist.L
 		if err != nil {
 			return err
 		}
-		return pkgdir.Create(opts.Output, files)
+		return pkgdir.Create(ctx, opts.Output, files)
 	}
 	changes, err := dir.Changes(items)
 	if err != nil {
 		return err
 	}
-	if err := dir.Apply(changes); err != nil {
+	if err := dir.Apply(ctx, changes); err != nil {
 		return fmt.Errorf("writing %s: %w", opts.Input, err)
 	}
 	showChanges(e, changes)

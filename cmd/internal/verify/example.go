@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,9 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/krmcat/krmcat/catalog"
 	"github.com/krmcat/krmcat/runtime"
 	"github.com/krmcat/krmcat/runtime/conformance"
+	"github.com/krmcat/krmcat/schema/openapi"
+	"github.com/krmcat/krmcat/signing"
 )
 
 // examine runs a function on its examples, with one of its runtimes, and
@@ -28,6 +33,9 @@ func (r *run) examine(subject string, res *catalog.Resolution, rt catalog.Runtim
 	engine.Grants.Exec = engine.Grants.Exec || trusted
 	fn, err := engine.PrepareRuntime(r.ctx, rt)
 	switch {
+	case errors.Is(err, signing.ErrPolicy), errors.Is(err, signing.ErrUnsigned):
+		r.report.fail(subject, "trust", fmt.Errorf("%s: %w", what, err))
+		return
 	case errors.Is(err, runtime.ErrNotGranted), errors.Is(err, runtime.ErrUnavailable), errors.Is(err, errors.ErrUnsupported):
 		r.report.add(subject, "example", Skipped, "%s: %v", what, err)
 		return
@@ -35,14 +43,95 @@ func (r *run) examine(subject string, res *catalog.Resolution, rt catalog.Runtim
 		r.report.fail(subject, "example", fmt.Errorf("%s: %w", what, err))
 		return
 	}
+	opts := conformance.Options{
+		Idempotent: res.Version.Idempotent,
+		Validator:  slices.Contains(res.Definition.Tags, "validator"),
+		Withheld:   withheld(rt, engine.Grants),
+	}
+	if s, err := openapi.Compile(res.Version.Schema); err == nil {
+		opts.Schema, opts.Valid = res.Version.Schema, configCheck(s, res.GVK())
+	}
 	for i, x := range examples {
-		rep := conformance.Run(r.ctx, fn, x, conformance.Options{
-			Idempotent: res.Version.Idempotent,
-			Validator:  slices.Contains(res.Definition.Tags, "validator"),
-			// How it takes odd input is the same for every example.
-			Quick: i > 0,
-		})
+		// How it takes odd input is the same for every example.
+		opts.Quick = i > 0
+		rep := conformance.Run(r.ctx, fn, x, opts)
 		r.example(subject, what, rep)
+		r.compare(subject, what, rep)
+	}
+}
+
+// withheld is what the runtime of a function keeps from it.
+func withheld(rt catalog.Runtime, g runtime.Grants) conformance.Withheld {
+	switch {
+	case rt.Starlark != nil:
+		return conformance.Withheld{Privileges: true, Network: true, Files: true}
+	case rt.Container != nil:
+		return conformance.Withheld{
+			Privileges: true,
+			Network:    !rt.Container.RequireNetwork || !g.Network,
+			Files:      !rt.Container.RequireStorageMount || !g.StorageMount,
+		}
+	}
+	return conformance.Withheld{} // a program of this machine may do what its user may
+}
+
+// configCheck says whether a functionConfig of the type that the schema is for
+// is what it allows; others are not its business.
+func configCheck(s *openapi.Schema, gvk catalog.GroupVersionKind) func(context.Context, []byte) error {
+	return func(ctx context.Context, config []byte) error {
+		var head struct {
+			APIVersion string `yaml:"apiVersion"`
+			Kind       string `yaml:"kind"`
+		}
+		if yaml.Unmarshal(config, &head) != nil || catalog.GVK(head.APIVersion, head.Kind) != gvk {
+			return nil
+		}
+		ds, err := s.Validate(ctx, "functionConfig", config)
+		if err != nil {
+			return err
+		}
+		return ds.Err()
+	}
+}
+
+// compare compares what a runtime made of an example with what the first one
+// did.
+func (r *run) compare(subject, what string, rep *conformance.Report) {
+	if r.first == nil {
+		r.first = map[string]madeBy{}
+	}
+	key := subject + "\n" + rep.Name
+	other, ok := r.first[key]
+	if !ok {
+		if rep.Err == nil {
+			r.first[key] = madeBy{what, rep}
+		}
+		return
+	}
+	r.findings(subject, what+", "+rep.Name, conformance.CompareRuntimes(other.runtime, other.report, what, rep))
+}
+
+// madeBy is the outcome of an example by one runtime.
+type madeBy struct {
+	runtime string
+	report  *conformance.Report
+}
+
+// findings reports findings with their numbers, evidence and remedy. Those
+// that are only worth knowing are left out.
+func (r *run) findings(subject, what string, found []conformance.Finding) {
+	for _, f := range found {
+		message := fmt.Sprintf("%s: %s", what, f.Message)
+		if len(f.Rules) > 0 {
+			message += " (" + strings.Join(f.Rules, ", ") + ")"
+		}
+		message += "; " + f.Remedy + "\n" + strings.TrimRight(f.Evidence, "\n")
+		switch f.Level {
+		case conformance.Error:
+			r.report.fail(subject, f.ID, errors.New(message))
+		case conformance.Warning:
+			r.report.add(subject, f.ID, Warning, "%s", message)
+		}
 	}
 }
 
@@ -65,18 +154,7 @@ func (r *run) example(subject, what string, rep *conformance.Report) {
 		}
 		r.report.fail(subject, "example", fmt.Errorf("%s, %s: not what the example and the specification ask for (exit code %d)%s", what, rep.Name, rep.ExitCode, last))
 	}
-	for _, f := range rep.Findings {
-		message := fmt.Sprintf("%s, %s: %s", what, rep.Name, f.Message)
-		if f.Evidence != "" {
-			message += "\n" + f.Evidence
-		}
-		switch f.Level {
-		case conformance.Error:
-			r.report.fail(subject, f.ID, errors.New(message))
-		case conformance.Warning:
-			r.report.add(subject, f.ID, Warning, "%s", message)
-		}
-	}
+	r.findings(subject, what+", "+rep.Name, rep.Findings)
 }
 
 func kindOf(rt catalog.Runtime) string {

@@ -36,6 +36,9 @@ type Verifier struct {
 	// Signature checks the signature of a manifest in a repository and says
 	// who made it. Errors are those of package signing.
 	Signature func(ctx context.Context, ref registry.Reference, subject ocispec.Descriptor) (string, error)
+	// EachSigned makes it a failure if what a signed document names by digest
+	// has no acceptable signature of its own.
+	EachSigned bool
 	// Blob checks a document against the Sigstore bundle beside it.
 	Blob func(ctx context.Context, document, bundle []byte) (string, error)
 }
@@ -72,6 +75,8 @@ type run struct {
 	absent   error            // why the document has no signature to verify
 	signed   map[string]bool  // referenced artifacts whose signature was verified
 	unsigned map[string]error // and those where not
+
+	first map[string]madeBy // examples, by the first runtime that ran them
 }
 
 // artifact verifies an artifact of a registry: the document in it, or a
