@@ -28,10 +28,13 @@ func TestMain(m *testing.M) {
 
 // TestScript runs the scripts in testdata/script, one file for each command.
 // UPDATE=1 rewrites the expected output in them.
-func TestScript(t *testing.T) {
+func TestScript(t *testing.T) { testscript.Run(t, scripts(t, "testdata/script", nil)) }
+
+// scripts are the scripts of a folder, with more variables.
+func scripts(t *testing.T, dir string, more map[string]string) testscript.Params {
 	gocache := goEnv(t, "GOCACHE", "GOMODCACHE", "GOPROXY", "GOPATH")
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	return testscript.Params{
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE") != "",
@@ -42,12 +45,18 @@ func TestScript(t *testing.T) {
 			for k, v := range gocache {
 				env.Setenv(k, v)
 			}
+			for k, v := range more {
+				env.Setenv(k, v)
+			}
 			return nil
 		},
+		Condition: condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"authregistry": cmdAuthRegistry,
-			"push":         cmdPush,
-			"exitcode":     cmdExitCode,
+			"authregistry": func(ts *testscript.TestScript, neg bool, args []string) {
+				cmdAuthRegistry(ts, neg, args, regtest.NewServer(t))
+			},
+			"push":     cmdPush,
+			"exitcode": cmdExitCode,
 			"sigstore": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) != 0 {
 					ts.Fatalf("usage: sigstore")
@@ -65,8 +74,9 @@ func TestScript(t *testing.T) {
 				}
 				ts.Setenv("REGISTRY", regtest.NewServer(t).Host)
 			},
+			"tamper": cmdTamper,
 		},
-	})
+	}
 }
 
 // goEnv reads settings of the go command.
@@ -95,11 +105,11 @@ func cmdWeb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("WEB", srv.URL)
 }
 
-// cmdAuthRegistry starts a registry that only says whether a user's password
-// is right, and sets $REGISTRY:
+// cmdAuthRegistry starts a registry that lets a user with a password in and
+// nobody else, not even to read, and sets $REGISTRY:
 //
 //	authregistry USER PASSWORD
-func cmdAuthRegistry(ts *testscript.TestScript, neg bool, args []string) {
+func cmdAuthRegistry(ts *testscript.TestScript, neg bool, args []string, reg *regtest.Server) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: authregistry USER PASSWORD")
 	}
@@ -110,7 +120,7 @@ func cmdAuthRegistry(ts *testscript.TestScript, neg bool, args []string) {
 			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"who are you?"}]}`, http.StatusUnauthorized)
 			return
 		}
-		w.Write([]byte("{}"))
+		reg.HTTP.Config.Handler.ServeHTTP(w, r)
 	}))
 	ts.Defer(srv.Close)
 	ts.Setenv("REGISTRY", strings.TrimPrefix(srv.URL, "http://"))

@@ -87,12 +87,12 @@ func (d *Dir) newPath(m resourcelist.Meta, byPath map[string][]*resourcelist.Ite
 		if !here {
 			return p, nil
 		}
+		if err := d.insideTree(p); err != nil {
+			return "", fmt.Errorf("%s: %w", m.ID(), err)
+		}
 		_, err := d.root.Lstat(p)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			if err := d.insideTree(p); err != nil {
-				return "", fmt.Errorf("%s: %w", m.ID(), err)
-			}
 			return p, nil
 		case err != nil:
 			return "", fmt.Errorf("%s: path %q: %w", m.ID(), p, err)

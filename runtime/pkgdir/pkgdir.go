@@ -492,10 +492,13 @@ func (d *Dir) free(p string) error {
 	if _, ok := d.files[p]; ok {
 		return nil
 	}
+	if err := d.insideTree(p); err != nil {
+		return err
+	}
 	info, err := d.root.Lstat(p)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return d.insideTree(p)
+		return nil
 	case err != nil:
 		return fmt.Errorf("path %q: %w", p, err)
 	case info.IsDir():
@@ -504,18 +507,22 @@ func (d *Dir) free(p string) error {
 	return fmt.Errorf("path %q is a file that is not among the resources: %w", p, ErrCollision)
 }
 
-// insideTree makes sure that the folders of a new file are folders.
+// insideTree makes sure that the folders of a new file are folders: no files,
+// and no links, wherever those lead.
 func (d *Dir) insideTree(p string) error {
-	for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
-		info, err := d.root.Lstat(dir)
-		if errors.Is(err, fs.ErrNotExist) {
+	for i := range p {
+		if p[i] != '/' {
 			continue
+		}
+		info, err := d.root.Lstat(p[:i])
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("path %q: %w", p, err)
 		}
 		if !info.IsDir() {
-			return fmt.Errorf("path %q: %q is not a folder: %w", p, dir, ErrCollision)
+			return fmt.Errorf("path %q: %q is not a folder: %w", p, p[:i], ErrCollision)
 		}
 	}
 	return nil

@@ -222,11 +222,11 @@ func TestRefused(t *testing.T) {
 		{"above", "../x.yaml", "leaves the folder", nil},
 		{"absolute", filepath.ToSlash(filepath.Join(outside, "x.yaml")), "absolute", nil},
 		{"not clean", "a//b.yaml", "not clean", nil},
-		{"through a link", "link/x.yaml", "", nil},
+		{"through a link", "link/x.yaml", `"link" is not a folder`, ErrCollision},
 		{"onto a link", "link.yaml", "not among the resources", ErrCollision},
 		{"onto another file", "values.yaml", "not among the resources", ErrCollision},
 		{"onto a folder", "sub", "folder", ErrCollision},
-		{"below a file", "a.yaml/x.yaml", "", nil},
+		{"below a file", "a.yaml/x.yaml", `"a.yaml" is not a folder`, ErrCollision},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := write(t, tree)
