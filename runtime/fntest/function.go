@@ -31,6 +31,7 @@ func Config(do string) []byte {
 //	strip      removes all comments
 //	validate   an information and no errors
 //	move       gives all items the path under data.to
+//	grow       adds an annotation of 100 kB to each item
 //
 // Failing in the ways that functions fail:
 //
@@ -89,6 +90,8 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 	case "validate":
 		_, _ = stdout.Write(append(list, "results:\n- message: all is well\n  severity: info\n"...))
+	case "grow":
+		_, _ = stdout.Write(bytes.ReplaceAll(list, []byte("\n    annotations:\n"), []byte("\n    annotations:\n      example.com/long: "+strings.Repeat("x", 100_000)+"\n")))
 	case "move":
 		_, _ = stdout.Write(pathed(list, word(input, "to: ")))
 	case "silent":
