@@ -1,9 +1,7 @@
-// Package e2e runs krmcat against the real services of Sigstore, offline.
 package e2e
 
 import (
 	"bytes"
-	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -22,19 +20,21 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	ct "github.com/google/certificate-transparency-go"
 	"github.com/google/certificate-transparency-go/tls"
 	ctx509 "github.com/google/certificate-transparency-go/x509"
-	"go.step.sm/crypto/pemutil"
 )
 
-// stack is a running Fulcio, timestamp authority, Rekor v2, certificate log
-// and two issuers of identity tokens.
+// stack is a running Fulcio, timestamp authority, Rekor v1 and v2, certificate
+// log and two issuers of identity tokens.
 type stack struct {
 	t   *testing.T
 	dir string
@@ -42,22 +42,24 @@ type stack struct {
 	mail, github *issuer
 	fulcio       string
 	timestamp    string
-	rekor        string
+	rekor1       string
+	rekor2       string
 }
 
+// The ports are fixed: the tests have a network of their own.
 const (
 	fulcioAddr    = "127.0.0.1:5555"
 	timestampAddr = "127.0.0.1:3004"
-	rekorAddr     = "127.0.0.1:3003"
+	rekor1Addr    = "127.0.0.1:3010"
+	rekor2Addr    = "127.0.0.1:3003"
+	trillianAddr  = "127.0.0.1:8090"
 )
 
 func startStack(t *testing.T) *stack {
 	t.Helper()
-	tools := os.Getenv("KRMCAT_E2E")
-	if tools == "" {
-		t.Skip("needs the services of Sigstore: use run.sh")
-	}
-	s := &stack{t: t, dir: t.TempDir(), fulcio: "http://" + fulcioAddr, timestamp: "http://" + timestampAddr + "/api/v1/timestamp", rekor: "http://" + rekorAddr}
+	tools := os.Getenv(envServices)
+	s := &stack{t: t, dir: t.TempDir(), fulcio: "http://" + fulcioAddr, timestamp: "http://" + timestampAddr + "/api/v1/timestamp",
+		rekor1: "http://" + rekor1Addr, rekor2: "http://" + rekor2Addr}
 	s.mail, s.github = newIssuer(t), newIssuer(t)
 	ctLog := newCTLog(t, s.path("ct.pub"))
 	s.authority()
@@ -72,15 +74,18 @@ func startStack(t *testing.T) *stack {
 		"--http-metrics-port=2114", "--hostname=127.0.0.1", "--storage-dir="+s.path("rekor"), "--signer-filepath=rekor.key",
 		"--checkpoint-interval=1s", "--batch-max-age=100ms", "--persistent-antispam")
 	s.wait("http://" + fulcioAddr + "/healthz")
-	s.wait("http://" + rekorAddr + "/healthz")
+	s.startRekor1(tools)
+	s.wait(s.rekor2 + "/healthz")
 	s.write("tsa.pem", s.wait("http://"+timestampAddr+"/api/v1/timestamp/certchain"))
 
 	since := "start-time=2026-01-01T00:00:00Z"
 	s.cosign("cosign3", true, "trusted-root", "create",
 		"--fulcio=url="+s.fulcio+",certificate-chain=ca.pem", "--ctfe=url="+ctLog+",public-key=ct.pub,"+since,
-		"--tsa=url=http://"+timestampAddr+",certificate-chain=tsa.pem", "--rekor=url="+s.rekor+",public-key=rekor.pub,"+since+",origin=127.0.0.1",
+		"--tsa=url=http://"+timestampAddr+",certificate-chain=tsa.pem", "--rekor=url="+s.rekor2+",public-key=rekor.pub,"+since+",origin=127.0.0.1",
+		"--rekor=url="+s.rekor1+",public-key=rekor1.pub,"+since,
 		"--out", "trusted_root.json")
-	s.signingConfig("signing_config.json", "--rekor=url="+s.rekor+",api-version=2,"+since+",operator=t", "--rekor-config=ANY")
+	s.signingConfig("signing_config.json", "--rekor=url="+s.rekor2+",api-version=2,"+since+",operator=t", "--rekor-config=ANY")
+	s.signingConfig("rekor1.json", "--rekor=url="+s.rekor1+",api-version=1,"+since+",operator=t", "--rekor-config=ANY")
 	s.signingConfig("no_log.json")
 	return s
 }
@@ -91,6 +96,100 @@ func (s *stack) signingConfig(out string, more ...string) {
 	s.cosign("cosign3", true, append([]string{"signing-config", "create",
 		"--fulcio=url=" + s.fulcio + ",api-version=1," + since + ",operator=t",
 		"--tsa=url=" + s.timestamp + ",api-version=1," + since + ",operator=t", "--tsa-config=ANY", "--out", out}, more...)...)
+}
+
+// startRekor1 starts the first version of Rekor: a PostgreSQL, Trillian with
+// its two halves, a tree in it, and the server in front.
+func (s *stack) startRekor1(tools string) {
+	s.t.Helper()
+	db := s.startPostgres()
+	s.psql(db, "CREATE DATABASE trillian")
+	schema, err := os.ReadFile(filepath.Join(tools, "trillian.sql"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.psqlIn(db, "trillian", string(schema))
+	storage := []string{"--storage_system=postgresql", "--quota_system=noop", "--postgresql_uri=postgresql:///trillian?host=" + db + "&user=krmcat"}
+	s.start(filepath.Join(tools, "trillian_log_server"), append(storage, "--rpc_endpoint="+trillianAddr, "--http_endpoint=127.0.0.1:8091")...)
+	s.start(filepath.Join(tools, "trillian_log_signer"), append(storage, "--rpc_endpoint=127.0.0.1:8092", "--http_endpoint=127.0.0.1:8093", "--force_master", "--sequencer_interval=100ms")...)
+	s.wait("http://127.0.0.1:8091/healthz")
+	out, err := exec.Command(filepath.Join(tools, "createtree"), "--admin_server="+trillianAddr).Output()
+	if err != nil {
+		s.t.Fatalf("createtree: %v", err)
+	}
+	s.start(filepath.Join(tools, "rekor-server"), "serve", "--host=127.0.0.1", "--port=3010", "--rekor_server.hostname=rekor1.test", "--rekor_server.signer=memory",
+		"--trillian_log_server.tlog_id="+strings.TrimSpace(string(out)), "--enable_retrieve_api=false",
+		"--enabled_api_endpoints=createLogEntry,getLogEntryByIndex,getLogEntryByUUID,getLogInfo,getLogProof,getPublicKey")
+	s.write("rekor1.pub", s.wait(s.rekor1+"/api/v1/log/publicKey"))
+}
+
+// startPostgres starts a PostgreSQL on a socket in the folder that it returns.
+func (s *stack) startPostgres() string {
+	s.t.Helper()
+	dir, err := os.MkdirTemp("", "krmcat-e2e") // a short name: sockets cannot have long ones
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	attr := &syscall.SysProcAttr{}
+	if os.Getuid() == 0 {
+		// PostgreSQL refuses to run as root.
+		u, err := user.Lookup("nobody")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		if err := os.Chown(dir, uid, gid); err != nil {
+			s.t.Fatal(err)
+		}
+		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	}
+	data := filepath.Join(dir, "data")
+	init := exec.Command(postgresProgram("initdb"), "-D", data, "-A", "trust", "-U", "krmcat", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
+	init.Dir, init.SysProcAttr = dir, attr
+	if out, err := init.CombinedOutput(); err != nil {
+		s.t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	cmd := exec.Command(postgresProgram("postgres"), "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off")
+	cmd.Dir, cmd.SysProcAttr = dir, attr
+	s.run(cmd)
+	deadline := time.Now().Add(time.Minute)
+	for {
+		out, err := exec.Command(postgresProgram("psql"), "-h", dir, "-U", "krmcat", "-d", "postgres", "-c", "SELECT 1").CombinedOutput()
+		if err == nil {
+			return dir
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("PostgreSQL does not answer: %v\n%s", err, out)
+		}
+	}
+}
+
+// postgresProgram finds a program of PostgreSQL, where Debian has it too.
+func postgresProgram(name string) string {
+	if p, err := exec.LookPath(name); err == nil {
+		return p
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	if len(found) == 0 {
+		return ""
+	}
+	return found[len(found)-1]
+}
+
+func (s *stack) psql(db, statement string) {
+	s.t.Helper()
+	s.psqlIn(db, "postgres", statement)
+}
+
+func (s *stack) psqlIn(db, name, statements string) {
+	s.t.Helper()
+	cmd := exec.Command(postgresProgram("psql"), "-h", db, "-U", "krmcat", "-d", name, "-q", "-v", "ON_ERROR_STOP=1")
+	cmd.Stdin = strings.NewReader(statements)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("psql: %v\n%s", err, out)
+	}
 }
 
 func (s *stack) path(name string) string { return filepath.Join(s.dir, name) }
@@ -111,25 +210,31 @@ func (s *stack) read(name string) []byte {
 	return data
 }
 
-// start runs a service until the test ends, and shows its log if the test
-// failed.
+// start runs a service until the test ends.
 func (s *stack) start(bin string, args ...string) {
 	s.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd := exec.Command(bin, args...)
 	cmd.Dir = s.dir
 	cmd.Env = []string{"HOME=" + s.dir, "PATH=" + os.Getenv("PATH")}
+	s.run(cmd)
+}
+
+// run runs a command until the test ends, and shows its log if the test
+// failed.
+func (s *stack) run(cmd *exec.Cmd) {
+	s.t.Helper()
+	t := s.t
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	s.t.Cleanup(func() {
-		cancel()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
-		if s.t.Failed() {
+		if t.Failed() {
 			text := log.String()
-			s.t.Logf("%s:\n%s", filepath.Base(bin), text[max(0, len(text)-2000):])
+			t.Logf("%s:\n%s", filepath.Base(cmd.Path), text[max(0, len(text)-2000):])
 		}
 	})
 }
@@ -161,16 +266,36 @@ func (s *stack) wait(url string) string {
 // the last line of its output.
 func (s *stack) cosign(bin string, ok bool, args ...string) string {
 	s.t.Helper()
-	cmd := exec.Command(os.Getenv("KRMCAT_"+strings.ToUpper(bin)), args...)
-	cmd.Dir = s.dir
-	cmd.Env = []string{"HOME=" + s.dir, "PATH=" + os.Getenv("PATH"), "COSIGN_PASSWORD=secret"}
-	out, err := cmd.CombinedOutput()
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	out, err := s.command(os.Getenv("KRMCAT_"+strings.ToUpper(bin)), nil, args...)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
 	last := lines[len(lines)-1]
 	if (err == nil) != ok {
 		s.t.Errorf("%s %s: success %v, want %v: %s", bin, strings.Join(args, " "), err == nil, ok, last)
 	}
 	return last
+}
+
+// krmcat runs the command and wants it to succeed or to fail; it returns its
+// output.
+func (s *stack) krmcat(ok bool, env []string, args ...string) string {
+	s.t.Helper()
+	out, err := s.command(os.Getenv(envCommand), env, args...)
+	if (err == nil) != ok {
+		s.t.Errorf("krmcat %s: success %v, want %v: %s", strings.Join(args, " "), err == nil, ok, out)
+	}
+	return out
+}
+
+// command runs a command in the folder of the stack, with no settings of the
+// user's.
+func (s *stack) command(bin string, env []string, args ...string) (string, error) {
+	cmd := exec.Command(bin, args...)
+	cmd.Dir = s.dir
+	cmd.Env = append([]string{"HOME=" + s.dir, "PATH=" + os.Getenv("PATH"), "COSIGN_PASSWORD=secret",
+		// What cosign 2 asks when it signs in the older format.
+		"SIGSTORE_REKOR_PUBLIC_KEY=rekor1.pub", "SIGSTORE_CT_LOG_PUBLIC_KEY_FILE=ct.pub", "SIGSTORE_ROOT_FILE=ca.pem"}, env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // authority makes the root certificate of Fulcio, with its key encrypted as
@@ -190,7 +315,11 @@ func (s *stack) authority() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	block, err := pemutil.Serialize(key, pemutil.WithPassword([]byte("fulcio")))
+	plain, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	block, err := x509.EncryptPEMBlock(rand.Reader, "EC PRIVATE KEY", plain, []byte("fulcio"), x509.PEMCipherAES256) //nolint:staticcheck // the form that Fulcio reads
 	if err != nil {
 		s.t.Fatal(err)
 	}
