@@ -61,6 +61,7 @@ func (r *run) exec(fn catalog.GroupVersionKind, x *catalog.Exec) (ok, signed boo
 			continue
 		}
 		r.report.add(subject, "digest", Pass, "%s is %s", what, firstDigest(p.Digest, p.Location.Digest))
+		r.executable(subject, what, fetch, p)
 		signed = r.signature(fn, what, p.Location) && signed
 	}
 	return ok, ok && signed
@@ -120,6 +121,7 @@ func (r *run) container(fn catalog.GroupVersionKind, x *catalog.Container) bool 
 		return false
 	}
 	r.report.add(subject, "digest", Pass, "container is %s, with %d blobs", x.Digest, n)
+	r.image(subject, ref)
 	r.signature(fn, "container", catalog.Location{Scheme: "oci", Ref: ref.Name(), Digest: x.Digest})
 	return true
 }
