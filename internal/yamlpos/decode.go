@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -18,10 +19,42 @@ import (
 // It is strict: unknown fields, with their exact spelling, and values of other
 // types are problems, each with its place; nothing is converted. Null is no
 // value for strings, booleans and integers, and nothing for the rest.
-func (d *Document) Decode(v any) []Problem {
+func (d *Document) Decode(v any) []Problem { return d.DecodeAt(nil, v) }
+
+// DecodeAt is as Decode, for the value at a path. Where there is none, v stays
+// as it is.
+func (d *Document) DecodeAt(path []string, v any) []Problem {
+	from, ok := d.ValueAt(path)
+	if !ok {
+		return nil
+	}
 	x := &decoder{doc: d}
-	x.value(nil, d.Value, reflect.ValueOf(v).Elem())
+	x.value(slices.Clone(path), from, reflect.ValueOf(v).Elem())
 	return x.problems
+}
+
+// ValueAt is the value at a path of field names and indexes.
+func (d *Document) ValueAt(path []string) (any, bool) {
+	v := d.Value
+	for _, t := range path {
+		switch c := v.(type) {
+		case map[string]any:
+			next, ok := c[t]
+			if !ok {
+				return nil, false
+			}
+			v = next
+		case []any:
+			i, err := strconv.Atoi(t)
+			if err != nil || i < 0 || i >= len(c) {
+				return nil, false
+			}
+			v = c[i]
+		default:
+			return nil, false
+		}
+	}
+	return v, true
 }
 
 type decoder struct {

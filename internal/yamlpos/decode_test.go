@@ -79,3 +79,21 @@ func TestDecode(t *testing.T) {
 		})
 	}
 }
+
+func TestDecodeAt(t *testing.T) {
+	t.Parallel()
+	f, _ := yamlpos.Parse("f", []byte("a:\n- {size: 1}\n- {size: x}\nb: 1\n"), yamlpos.Limits{})
+	d := f.Documents[0]
+	var item decodedItem
+	if ps := d.DecodeAt([]string{"a", "0"}, &item); len(ps) > 0 || item.Size != 1 {
+		t.Errorf("got %v, %v", item, ps)
+	}
+	if ps := d.DecodeAt([]string{"a", "1"}, &item); len(ps) != 1 || ps[0].Line != 3 || ps[0].Column != 10 {
+		t.Errorf("got %v", ps)
+	}
+	for _, path := range [][]string{{"c"}, {"a", "2"}, {"a", "x"}, {"a", "-1"}, {"b", "c"}} {
+		if ps := d.DecodeAt(path, &item); ps != nil {
+			t.Errorf("%v: got %v", path, ps)
+		}
+	}
+}

@@ -137,11 +137,11 @@ func runVerifyAttestation(ctx context.Context, e *env, opts *verifyAttestationOp
 	if _, err := signing.PredicateType(opts.Type); err != nil {
 		return usageError{err}
 	}
-	if !opts.Verify.wanted() {
-		return usagef("no key to verify with: give --key, or --certificate-identity and --certificate-oidc-issuer")
-	}
-	if opts.Verify.TrustPolicy != "" {
+	if opts.Verify.given() {
 		return usagef("--trust-policy decides about artifacts; see krmcat trust explain")
+	}
+	if !opts.Verify.signers() {
+		return usagef("no key to verify with: give --key, or --certificate-identity and --certificate-oidc-issuer")
 	}
 	policy, err := opts.Verify.policy(e)
 	if err != nil {

@@ -31,6 +31,7 @@ type buildOptions struct {
 	Remote   remoteFlags
 	Exec     executionFlags
 	Catalogs catalogFlags
+	Trust    trustFlags
 	Dir      string
 }
 
@@ -42,7 +43,8 @@ func newBuildCmd(e *env) *cobra.Command {
 		Long: `Build a Kustomization as kustomize does, or a Composition, and print the resources.
 The functions of its generators, transformers and validators are resolved as by
 krmcat resolve, verified, and run as by krmcat run, each with what it declares and
-the flags allow. kustomize is built in and does the rest.
+the flags allow. kustomize is built in and does the rest. Under a trust policy
+(--trust-policy) each of them has to satisfy it before any of them runs.
 
 Layers on other machines are not built, as functions in them would not have been
 looked at.`,
@@ -63,6 +65,7 @@ looked at.`,
 	opts.Catalogs.add(f)
 	opts.Exec.add(f)
 	opts.Remote.add(f)
+	opts.Trust.add(f)
 	return cmd
 }
 
@@ -73,6 +76,9 @@ func runBuild(ctx context.Context, e *env, opts *buildOptions) error {
 	}
 	fns, err := newFunctions(e, &opts.Remote, &opts.Exec)
 	if err != nil {
+		return err
+	}
+	if fns.trust, err = opts.Trust.gate(e, fns.client); err != nil {
 		return err
 	}
 	resolver, err := newFunctionResolver(e, fns.source, &opts.Catalogs)
@@ -139,7 +145,7 @@ func (b *builder) prepare(ctx context.Context, fn *kustomization.Function) (runt
 		return step, key, nil
 	}
 	if res != nil {
-		step.Function, err = b.fns.engine.Prepare(ctx, res)
+		step.Function, err = b.fns.prepare(ctx, res)
 	} else {
 		step.Function, err = b.inline(ctx, fn)
 	}
@@ -168,6 +174,9 @@ func (b *builder) inline(ctx context.Context, fn *kustomization.Function) (runti
 			return nil, withHint(fmt.Errorf("%s names the program %s: %w", fn.GVK, rt.Exec, runtime.ErrNotGranted), "allow it with --allow-exec if you trust the function")
 		}
 		p, err := local(rt.Exec)
+		if err == nil {
+			err = b.fns.trust.local(ctx, p)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -177,6 +186,9 @@ func (b *builder) inline(ctx context.Context, fn *kustomization.Function) (runti
 		return b.fns.local(p)
 	case rt.Starlark != "":
 		p, err := local(rt.Starlark)
+		if err == nil {
+			err = b.fns.trust.local(ctx, p)
+		}
 		if err != nil {
 			return nil, err
 		}

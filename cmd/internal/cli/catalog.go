@@ -8,7 +8,6 @@ import (
 
 	"github.com/krmcat/krmcat/catalog"
 	"github.com/krmcat/krmcat/registry"
-	"github.com/krmcat/krmcat/signing"
 )
 
 func newCatalogCmd(e *env) *cobra.Command {
@@ -37,8 +36,8 @@ func newCatalogCreateCmd(e *env) *cobra.Command {
 		Short: "Write a catalog of published definitions",
 		Long: `Read definitions and catalogs, in registries, on the web, in git or in files, and
 write one KRMFunctionCatalog with all their functions to standard output. Where
-two give the same function, the first one wins. With --key only what is signed is
-taken.`,
+two give the same function, the first one wins. With --key, or under a trust
+policy, only what is signed is taken, and only from registries.`,
 		Example: `  # A catalog of two functions, published and signed
   krmcat catalog create acme oci://localhost:8080/acme/set-labels:v1.0.0 \
     oci://localhost:8080/acme/require-limits:v1.0.0 > catalog.yaml
@@ -60,7 +59,7 @@ func runCatalogCreate(ctx context.Context, e *env, opts *catalogCreateOptions) e
 	if err != nil {
 		return err
 	}
-	policy, err := opts.Verify.policy(e)
+	judge, err := opts.Verify.judge(e, client)
 	if err != nil {
 		return err
 	}
@@ -70,8 +69,8 @@ func runCatalogCreate(ctx context.Context, e *env, opts *catalogCreateOptions) e
 		if err != nil {
 			return usageError{err}
 		}
-		if opts.Verify.wanted() {
-			if loc, err = opts.Verify.location(ctx, client, policy, loc); err != nil {
+		if judge != nil {
+			if loc, err = judge.location(ctx, loc); err != nil {
 				return err
 			}
 		}
@@ -102,9 +101,9 @@ func runCatalogCreate(ctx context.Context, e *env, opts *catalogCreateOptions) e
 
 // location verifies the signature of the artifact that a location names, and
 // returns the location by the digest that was verified.
-func (f *verifyFlags) location(ctx context.Context, client *registry.Client, policy signing.Policy, loc catalog.Location) (catalog.Location, error) {
+func (j *judge) location(ctx context.Context, loc catalog.Location) (catalog.Location, error) {
 	if loc.Scheme != "oci" {
-		return loc, usagef("%s: --key is for artifacts in a registry (oci://)", loc)
+		return loc, usagef("%s: only artifacts in a registry (oci://) can be verified here", loc)
 	}
 	ref, err := registry.ParseReference(loc.Ref)
 	if err != nil {
@@ -113,11 +112,11 @@ func (f *verifyFlags) location(ctx context.Context, client *registry.Client, pol
 	if loc.Digest != "" {
 		ref.Digest = loc.Digest
 	}
-	desc, err := client.Resolve(ctx, ref)
+	desc, err := j.client.Resolve(ctx, ref)
 	if err != nil {
 		return loc, err
 	}
 	ref.Digest, loc.Digest = desc.Digest, desc.Digest
-	_, err = f.artifact(ctx, client, policy, ref, desc)
+	_, err = j.artifact(ctx, ref, desc)
 	return loc, err
 }

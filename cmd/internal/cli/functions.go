@@ -37,6 +37,22 @@ type functions struct {
 	starlark  *starlarkfn.Executor
 	// given is the functionConfig of the ResourceList on standard input.
 	given []byte
+	// trust is the trust policy in force; nil if there is none.
+	trust *trustGate
+}
+
+// prepare prepares the function of a resolution, if the trust policy accepts
+// the document and what it names.
+func (f *functions) prepare(ctx context.Context, r *catalog.Resolution) (runtime.Function, error) {
+	if f.trust == nil {
+		return f.engine.Prepare(ctx, r)
+	}
+	doc, err := f.trust.document(ctx, r.Catalog.Resolved)
+	if err != nil {
+		return nil, fmt.Errorf("preparing %s: %w", r.GVK(), err)
+	}
+	engine := f.trust.engine(f.engine, function{r.GVK(), doc})
+	return engine.Prepare(ctx, r)
 }
 
 func newFunctions(e *env, remote *remoteFlags, x *executionFlags) (*functions, error) {
@@ -222,12 +238,18 @@ func (f *functions) inline(ctx context.Context, rt *kustomization.Runtime, dir s
 			return nil, &runtime.GrantError{Name: rt.Exec, Needs: "exec", Why: "the functionConfig names a program of this machine"}
 		}
 		p, err := local(rt.Exec)
+		if err == nil {
+			err = f.trust.local(ctx, p)
+		}
 		if err != nil {
 			return nil, err
 		}
 		return f.local(p)
 	case rt.Starlark != "":
 		p, err := local(rt.Starlark)
+		if err == nil {
+			err = f.trust.local(ctx, p)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -297,24 +319,35 @@ func typeOf(config []byte) (apiVersion, kind string, err error) {
 // its ID; otherwise the reference is resolved to a digest once.
 func (f *functions) image(ctx context.Context, image string) (runtime.Function, error) {
 	c := catalog.Container{Image: image, RequireNetwork: f.engine.Grants.Network, RequireStorageMount: f.engine.Grants.StorageMount}
+	var executor runtime.Executor = f.container
+	if f.trust != nil {
+		executor = f.trust.executor(executor, function{})
+	}
 	if _, d, ok := strings.Cut(image, "@"); ok {
 		c.Digest = digest.Digest(d)
-		return f.container.Prepare(ctx, catalog.Runtime{Container: &c}, f.engine.Grants, f.engine.Limits)
+		return executor.Prepare(ctx, catalog.Runtime{Container: &c}, f.engine.Grants, f.engine.Limits)
 	}
-	fn, err := f.container.Local(ctx, c, f.engine.Grants, f.engine.Limits)
-	if !errors.Is(err, fs.ErrNotExist) || f.container.Pull == containerfn.PullNever {
-		return fn, err
+	var err error = fs.ErrNotExist
+	if f.trust == nil { // what the engine has came from anywhere
+		var fn runtime.Function
+		fn, err = f.container.Local(ctx, c, f.engine.Grants, f.engine.Limits)
+		if !errors.Is(err, fs.ErrNotExist) || f.container.Pull == containerfn.PullNever {
+			return fn, err
+		}
 	}
 	ref, rerr := registry.ParseReference(image)
 	if rerr != nil {
 		return nil, errors.Join(err, rerr)
 	}
 	desc, rerr := f.client.Resolve(ctx, ref)
+	if rerr != nil && f.trust != nil {
+		return nil, rerr
+	}
 	if rerr != nil {
 		return nil, fmt.Errorf("%w; and %w", err, rerr)
 	}
 	c.Image, c.Digest = image, desc.Digest
-	return f.container.Prepare(ctx, catalog.Runtime{Container: &c}, f.engine.Grants, f.engine.Limits)
+	return executor.Prepare(ctx, catalog.Runtime{Container: &c}, f.engine.Grants, f.engine.Limits)
 }
 
 // local prepares a program that the user named: that is the permission.
@@ -357,7 +390,7 @@ func (f *functions) resolve(ctx context.Context, c *functionChoice, config []byt
 	if err := f.checkConfig(ctx, r, c, config); err != nil {
 		return "", nil, err
 	}
-	fn, err := f.engine.Prepare(ctx, r)
+	fn, err := f.prepare(ctx, r)
 	return name, fn, err
 }
 

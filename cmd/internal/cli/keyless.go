@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -188,13 +187,11 @@ type identityFlags struct {
 	IgnoreSCT      bool
 	Annotations    map[string]string
 	Mirrors        map[string]string
-	TrustPolicy    string
-
-	trust *signing.TrustPolicy
+	trustFlags
 }
 
 func (f *identityFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.TrustPolicy, "trust-policy", "", "`file` with a TrustPolicy that says whose signatures are needed, instead of the flags for keys and identities")
+	f.trustFlags.add(fs)
 	fs.StringVar(&f.Identity, "certificate-identity", "", "`subject` of the certificate that must have signed, such as the URL of a workflow")
 	fs.StringVar(&f.IdentityPrefix, "certificate-identity-prefix", "", "`beginning` of the subject, ending in / or @")
 	fs.StringVar(&f.IdentityRegexp, "certificate-identity-regexp", "", "`expression` that matches the whole subject")
@@ -207,26 +204,12 @@ func (f *identityFlags) add(fs *pflag.FlagSet) {
 	fs.StringToStringVar(&f.Mirrors, "signed-as", nil, "`MIRROR=ORIGINAL`: content of the first repository was signed under the name of the second; repeatable")
 }
 
-// wanted reports whether there is anything to verify with.
-func (f *identityFlags) wanted() bool { return f.hasIdentity() || f.TrustPolicy != "" }
-
 func (f *identityFlags) hasIdentity() bool {
 	return f.Identity != "" || f.IdentityPrefix != "" || f.IdentityRegexp != "" || f.Issuer != ""
 }
 
-// addTo adds what the flags say to a policy, and reads the trust policy.
+// addTo adds what the flags say to a policy.
 func (f *identityFlags) addTo(p *signing.Policy) error {
-	if f.TrustPolicy != "" {
-		if f.hasIdentity() || len(p.Keys) > 0 {
-			return usagef("--trust-policy decides alone; leave --key and --certificate-… out")
-		}
-		trust, err := readTrustPolicy(f.TrustPolicy)
-		if err != nil {
-			return err
-		}
-		f.trust = trust
-		return nil
-	}
 	if f.hasIdentity() {
 		p.Identities = []signing.Identity{{Issuer: f.Issuer, Subject: f.Identity, SubjectPrefix: f.IdentityPrefix, SubjectRegexp: f.IdentityRegexp}}
 	}
@@ -242,11 +225,6 @@ func (f *identityFlags) addTo(p *signing.Policy) error {
 	return nil
 }
 
-// decide applies the trust policy.
-func (f *identityFlags) decide(ctx context.Context, target oras.ReadOnlyGraphTarget, reference string, subject ocispec.Descriptor) (*signing.Decision, error) {
-	return f.trust.Evaluate(ctx, target, signing.TrustRequest{Reference: reference, Subject: subject})
-}
-
 func readTrustedRoot(file string) (*signing.TrustedRoot, error) {
 	data, err := readLimited(file, maxSigstoreBytes)
 	if err != nil {
@@ -257,24 +235,6 @@ func readTrustedRoot(file string) (*signing.TrustedRoot, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return root, nil
-}
-
-// readTrustPolicy reads a policy and the files beside it that it names.
-func readTrustPolicy(file string) (*signing.TrustPolicy, error) {
-	data, err := readLimited(file, maxSigstoreBytes)
-	if err != nil {
-		return nil, fmt.Errorf("reading the trust policy: %w", err)
-	}
-	root, err := os.OpenRoot(filepath.Dir(file))
-	if err != nil {
-		return nil, fmt.Errorf("reading the trust policy: %w", err)
-	}
-	defer root.Close()
-	p, err := signing.LoadTrustPolicy(data, root.FS())
-	if err != nil {
-		return nil, codeError{fmt.Errorf("%s: %w", file, err), exitInvalid}
-	}
-	return p, nil
 }
 
 // readLimited reads a file of at most limit bytes.

@@ -130,6 +130,14 @@ func (f *functions) pipelineStep(ctx context.Context, dir string, s pipelineStep
 	if s.Exec != "" && !f.engine.Grants.Exec {
 		return runtime.Step{}, &runtime.GrantError{Name: s.Exec, Needs: "exec", Why: "the pipeline runs a program of this machine"}
 	}
+	for _, file := range []string{s.Exec, s.Starlark} {
+		if file == "" {
+			continue
+		}
+		if err := f.trust.local(ctx, file); err != nil {
+			return runtime.Step{}, err
+		}
+	}
 	var step runtime.Step
 	var err error
 	if s.Config.Kind != 0 {

@@ -31,7 +31,8 @@ func newPullCmd(e *env) *cobra.Command {
 		Long: `Fetch an artifact and write its files: function.yaml, README.md and
 examples.tar.gz of a definition, catalog.yaml of a catalog, the executable or the
 script of a runtime. The tag is resolved once; everything is verified by digest
-before a file appears. With --key the artifact's signature is verified first.`,
+before a file appears. With --key, or under a trust policy, the artifact's
+signature is verified first.`,
 		Example: `  # A function with its README and examples
   krmcat pull localhost:8080/acme/set-labels:v1.0.0 --dir set-labels
 
@@ -66,16 +67,16 @@ func runPull(ctx context.Context, e *env, opts *pullOptions) error {
 		return err
 	}
 	loc := catalog.Location{Scheme: "oci", Ref: registry.Reference{Host: ref.Host, Repository: ref.Repository, Tag: ref.Tag}.String(), Digest: ref.Digest}
+	judge, err := opts.Verify.judge(e, client)
+	if err != nil {
+		return err
+	}
 	a, err := client.Artifact(ctx, loc, opts.Platform)
 	if err != nil {
 		return err
 	}
-	if opts.Verify.wanted() {
-		policy, err := opts.Verify.policy(e)
-		if err != nil {
-			return err
-		}
-		who, err := opts.Verify.artifact(ctx, client, policy, a.Reference, a.Descriptor)
+	if judge != nil {
+		who, err := judge.artifact(ctx, a.Reference, a.Descriptor)
 		if err != nil {
 			return err
 		}

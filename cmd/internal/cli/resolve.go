@@ -21,6 +21,7 @@ import (
 type resolveOptions struct {
 	Remote   remoteFlags
 	Catalogs catalogFlags
+	Trust    trustFlags
 	Args     []string
 	Explain  bool
 	Write    bool
@@ -47,7 +48,8 @@ Where a function is looked for, first match wins:
      imports
 
 A catalog is fetched only when the search comes to it. One that is needed and
-not available is an error, and so is a match in one that is not trusted.
+not available is an error, and so is a match in one that is not trusted. Under a
+trust policy (--trust-policy) nothing is named that the policy does not accept.
 
 With -w the annotation is written into the files of the functionConfigs, so that
 kustomize and kpt as they are run exactly this image. Annotations that krmcat did
@@ -71,6 +73,7 @@ that something would be.`,
 	f := cmd.Flags()
 	opts.Remote.add(f)
 	opts.Catalogs.add(f)
+	opts.Trust.add(f)
 	f.BoolVar(&opts.Explain, "explain", false, "say at which catalogs was looked, and what was there")
 	f.BoolVarP(&opts.Write, "write", "w", false, "write the annotation into the files of the functionConfigs")
 	f.BoolVar(&opts.Check, "check", false, "fail if -w would change a file")
@@ -92,7 +95,11 @@ func runResolve(ctx context.Context, e *env, opts *resolveOptions) error {
 	if (opts.Write || opts.Check) && tree.Kind == "Composition" {
 		return usagef("%s is a Composition, which only tools that know catalogs build; there is nothing to write into it", tree.Root)
 	}
-	src, _, err := opts.Remote.source(e)
+	src, client, err := opts.Remote.source(e)
+	if err != nil {
+		return err
+	}
+	trust, err := opts.Trust.gate(e, client)
 	if err != nil {
 		return err
 	}
@@ -111,6 +118,9 @@ func runResolve(ctx context.Context, e *env, opts *resolveOptions) error {
 		}
 		if !opts.Explain {
 			v.Searched = nil
+		}
+		if err == nil && trust != nil {
+			err = trust.handOut(ctx, fn, res, &v)
 		}
 		if err == nil && res != nil && (opts.Write || opts.Check) {
 			err = addPin(pins, fn, res)

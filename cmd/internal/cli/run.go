@@ -29,6 +29,7 @@ type runOptions struct {
 	Remote remoteFlags
 	Exec   executionFlags
 	Choice functionChoice
+	Trust  trustFlags
 
 	Input      string
 	ConfigArgs []string // KEY=VALUE after --
@@ -128,6 +129,11 @@ its digest, and functions get no network, no files and no environment unless
 they declare it and a flag allows it. Functions that are programs of this
 machine need --allow-exec.
 
+Under a trust policy (--trust-policy), the definition or the catalog, if it is in a
+registry, and what is run of it have to satisfy the policy before anything runs, and
+functions get no more than it grants. Only what --exec and --starlark name is run
+as it is.
+
 Everything that functions do not change keeps its text: comments, order of
 fields, quotes. When anything fails, nothing is written.`,
 		Example: `  # Run a function of a definition on the resources of this folder
@@ -164,6 +170,7 @@ fields, quotes. When anything fails, nothing is written.`,
 	opts.Choice.add(f)
 	opts.Exec.add(f)
 	opts.Remote.add(f)
+	opts.Trust.add(f)
 	f.StringVar(&opts.Pipeline, "pipeline", "", "`file` that lists functions: mutators, then validators")
 	f.StringVarP(&opts.Output, "output", "o", "", "where the result goes: stdout (a ResourceList), unwrap (the resources) or a new `DIR`; default: back into the folder, or stdout for -")
 	f.BoolVar(&opts.DryRun, "dry-run", false, "show the changes as a diff and write nothing")
@@ -235,6 +242,9 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 	debug.SetGCPercent(400)
 	fns, err := newFunctions(e, &opts.Remote, &opts.Exec)
 	if err != nil {
+		return err
+	}
+	if fns.trust, err = opts.Trust.gate(e, fns.client); err != nil {
 		return err
 	}
 	dir, list, err := readResources(ctx, e, opts.Input)

@@ -121,7 +121,37 @@ func (f *verifyFlags) add(fs *pflag.FlagSet) {
 	f.identityFlags.add(fs)
 }
 
-func (f *verifyFlags) wanted() bool { return len(f.Keys) > 0 || f.identityFlags.wanted() }
+// signers reports whether the flags name any.
+func (f *verifyFlags) signers() bool { return len(f.Keys) > 0 || f.hasIdentity() }
+
+// wanted reports whether there is anything to verify with: flags, or a trust
+// policy in force.
+func (f *verifyFlags) wanted(e *env) bool { return f.signers() || f.trustFlags.file(e) != "" }
+
+// judge is what decides about signatures: the flags that name signers, or else
+// the trust policy in force.
+type judge struct {
+	client *registry.Client
+	policy signing.Policy
+	trust  *trustGate
+}
+
+// judge returns nil if nothing shall be verified.
+func (f *verifyFlags) judge(e *env, client *registry.Client) (*judge, error) {
+	j := &judge{client: client}
+	var err error
+	switch {
+	case f.signers() && f.given():
+		return nil, usagef("--trust-policy decides alone; leave --key and --certificate-… out")
+	case f.signers():
+		j.policy, err = f.policy(e)
+	default:
+		if j.trust, err = f.trustFlags.gate(e, client); err == nil && j.trust == nil {
+			return nil, nil
+		}
+	}
+	return j, err
+}
 
 func (f *verifyFlags) policy(e *env) (signing.Policy, error) {
 	var p signing.Policy
@@ -140,26 +170,53 @@ func (f *verifyFlags) policy(e *env) (signing.Policy, error) {
 }
 
 // artifact verifies the signature of a manifest and says who made it.
-func (f *verifyFlags) artifact(ctx context.Context, client *registry.Client, policy signing.Policy, ref registry.Reference, subject ocispec.Descriptor) (string, error) {
-	repo, err := client.Repository(ref)
+func (j *judge) artifact(ctx context.Context, ref registry.Reference, subject ocispec.Descriptor) (string, error) {
+	if j.trust != nil {
+		d, err := j.trust.accept(ctx, ref, signing.TrustRequest{Subject: subject})
+		if err != nil {
+			return "", err
+		}
+		return trustedBy(d), nil
+	}
+	v, err := j.verify(ctx, ref, subject)
+	if err != nil {
+		return "", fmt.Errorf("verifying the signature of %s: %w", ref, err)
+	}
+	return signedBy(v), nil
+}
+
+// blob verifies a document against the bundle beside it.
+func (j *judge) blob(ctx context.Context, document, bundle []byte) (string, error) {
+	v, err := signing.VerifyBlob(ctx, document, bundle, j.policy)
 	if err != nil {
 		return "", err
 	}
-	if f.trust != nil {
-		d, err := f.decide(ctx, repo, ref.Name(), subject)
-		if err == nil {
-			err = d.Err()
-		}
-		if err != nil {
-			return "", withHint(fmt.Errorf("applying the trust policy: %w", registry.Classify(err)), "krmcat trust explain %s shows each check", ref)
-		}
-		return "trusted, by " + strings.Join(d.Signers, ", "), nil
-	}
-	v, err := signing.Checker{}.Verify(ctx, repo, ref.Name(), subject, policy)
-	if err != nil {
-		return "", fmt.Errorf("verifying the signature of %s: %w", ref, registry.Classify(err))
-	}
 	return signedBy(v), nil
+}
+
+// verify returns the signature that counted, or the first of several.
+func (j *judge) verify(ctx context.Context, ref registry.Reference, subject ocispec.Descriptor) (*signing.Verification, error) {
+	if j.trust != nil {
+		d, err := j.trust.accept(ctx, ref, signing.TrustRequest{Subject: subject})
+		if err != nil {
+			return nil, err
+		}
+		return d.Verifications()[0], nil
+	}
+	repo, err := j.client.Repository(ref)
+	if err != nil {
+		return nil, err
+	}
+	v, err := signing.Checker{}.Verify(ctx, repo, ref.Name(), subject, j.policy)
+	return v, registry.Classify(err)
+}
+
+// trustedBy says in a few words why a policy accepts something.
+func trustedBy(d *signing.Decision) string {
+	if len(d.Signers) == 0 {
+		return "trusted, as the document names it"
+	}
+	return "trusted, by " + strings.Join(d.Signers, ", ")
 }
 
 // signedBy says in a few words who made a signature.

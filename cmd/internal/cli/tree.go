@@ -64,7 +64,7 @@ type attachment struct {
 }
 
 func runTree(ctx context.Context, e *env, opts *treeOptions) error {
-	if opts.Verify.TrustPolicy != "" {
+	if opts.Verify.given() {
 		return usagef("--trust-policy decides about artifacts; see krmcat trust explain")
 	}
 	policy, err := opts.Verify.policy(e)

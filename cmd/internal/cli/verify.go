@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/krmcat/krmcat/catalog"
 	"github.com/krmcat/krmcat/cmd/internal/verify"
 	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/signing"
@@ -81,11 +82,11 @@ func runVerify(ctx context.Context, e *env, opts *verifyOptions) error {
 	if err != nil {
 		return err
 	}
-	if opts.Signature && !opts.Verify.wanted() {
-		return withHint(usagef("no key to verify signatures with: give --key"), "--signature=false checks everything else")
+	if opts.Signature && !opts.Verify.wanted(e) {
+		return withHint(usagef("no key to verify signatures with: give --key or --trust-policy"), "--signature=false checks everything else")
 	}
-	if !opts.Signature && opts.Verify.wanted() {
-		return usagef("--key and --signature=false exclude each other")
+	if !opts.Signature && (opts.Verify.signers() || opts.Verify.given()) {
+		return usagef("--key or --trust-policy and --signature=false exclude each other")
 	}
 	loc, err := parseLocation(opts.Location)
 	if err != nil {
@@ -101,19 +102,15 @@ func runVerify(ctx context.Context, e *env, opts *verifyOptions) error {
 	}
 	v := &verify.Verifier{Client: fns.client, Source: fns.source, Engine: &fns.engine, Cache: cache, Level: level, Run: opts.Run}
 	if opts.Signature {
-		policy, err := opts.Verify.policy(e)
+		judge, err := opts.Verify.judge(e, fns.client)
 		if err != nil {
 			return err
 		}
-		v.Signature = func(ctx context.Context, ref registry.Reference, subject ocispec.Descriptor) (string, error) {
-			return opts.Verify.artifact(ctx, fns.client, policy, ref, subject)
-		}
-		v.Blob = func(ctx context.Context, document, bundle []byte) (string, error) {
-			who, err := signing.VerifyBlob(ctx, document, bundle, policy)
-			if err != nil {
-				return "", err
-			}
-			return signedBy(who), nil
+		if judge.trust != nil {
+			trustVerifier(v, judge.trust, loc)
+		} else {
+			v.Signature = judge.artifact
+			v.Blob = judge.blob
 		}
 	}
 	report, err := v.Verify(ctx, loc)
@@ -138,6 +135,35 @@ func runVerify(ctx context.Context, e *env, opts *verifyOptions) error {
 		return codeError{fmt.Errorf("%s: verification failed: %d of %d checks", loc, max(report.Count(verify.Fail), 1), len(report.Checks)), verifyCode(failure)}
 	}
 	return nil
+}
+
+// trustVerifier lets a trust policy decide: about the document if it is in a
+// registry, about each runtime that it names, and, before one is run, about what
+// it asks for. It is for one verification.
+func trustVerifier(v *verify.Verifier, trust *trustGate, loc catalog.Location) {
+	base := *v.Engine
+	gate := func(doc *signing.Decision) {
+		engine := trust.engine(base, function{document: doc})
+		v.Engine = &engine
+	}
+	gate(nil)
+	v.EachSigned = true
+	var doc *signing.Decision
+	document := loc.Scheme == "oci" && loc.Path == "" // it is asked about first
+	v.Signature = func(ctx context.Context, ref registry.Reference, subject ocispec.Descriptor) (string, error) {
+		d, err := trust.decide(ctx, ref, signing.TrustRequest{Subject: subject, Document: doc})
+		if err != nil {
+			return "", err
+		}
+		if document {
+			document = false
+			gate(d) // what one that is not accepted names is not run
+			if d.Allowed {
+				doc = d
+			}
+		}
+		return trustedBy(d), trust.errorOf(d)
+	}
 }
 
 // strictly is the failure of a report in which not everything passed.

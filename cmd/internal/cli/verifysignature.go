@@ -64,12 +64,8 @@ type verifySignatureOutput struct {
 }
 
 func runVerifySignature(ctx context.Context, e *env, opts *verifySignatureOptions) error {
-	if !opts.Verify.wanted() {
+	if !opts.Verify.wanted(e) {
 		return usagef("no signer to accept: give --key, --certificate-identity or --trust-policy")
-	}
-	policy, err := opts.Verify.policy(e)
-	if err != nil {
-		return err
 	}
 	file, err := isFile(opts.Subject)
 	if err != nil {
@@ -77,9 +73,9 @@ func runVerifySignature(ctx context.Context, e *env, opts *verifySignatureOption
 	}
 	var out *verifySignatureOutput
 	if file {
-		out, err = opts.file(ctx, e, policy)
+		out, err = opts.file(ctx, e)
 	} else {
-		out, err = opts.artifact(ctx, e, policy)
+		out, err = opts.artifact(ctx, e)
 	}
 	if err != nil {
 		return err
@@ -92,7 +88,7 @@ func runVerifySignature(ctx context.Context, e *env, opts *verifySignatureOption
 	return nil
 }
 
-func (o *verifySignatureOptions) artifact(ctx context.Context, e *env, policy signing.Policy) (*verifySignatureOutput, error) {
+func (o *verifySignatureOptions) artifact(ctx context.Context, e *env) (*verifySignatureOutput, error) {
 	ref, err := registry.ParseReference(o.Subject)
 	if err != nil {
 		return nil, usageError{err}
@@ -101,7 +97,7 @@ func (o *verifySignatureOptions) artifact(ctx context.Context, e *env, policy si
 	if err != nil {
 		return nil, err
 	}
-	repo, err := client.Repository(ref)
+	judge, err := o.Verify.judge(e, client)
 	if err != nil {
 		return nil, err
 	}
@@ -109,25 +105,20 @@ func (o *verifySignatureOptions) artifact(ctx context.Context, e *env, policy si
 	if err != nil {
 		return nil, err
 	}
-	var v *signing.Verification
-	if o.Verify.trust != nil {
-		d, err := o.Verify.decide(ctx, repo, ref.Name(), desc)
-		if err == nil {
-			err = d.Err()
-		}
-		if err != nil {
-			return nil, withHint(registry.Classify(err), "krmcat trust explain %s shows each check", ref)
-		}
-		v = d.Verifications()[0]
-	} else if v, err = (signing.Checker{}).Verify(ctx, repo, ref.Name(), desc, policy); err != nil {
-		return nil, registry.Classify(err)
+	v, err := judge.verify(ctx, ref, desc)
+	if err != nil {
+		return nil, err
 	}
 	return newVerifySignatureOutput(ref.Name()+"@"+desc.Digest.String(), v), nil
 }
 
-func (o *verifySignatureOptions) file(ctx context.Context, e *env, policy signing.Policy) (*verifySignatureOutput, error) {
-	if o.Verify.trust != nil {
-		return nil, usagef("--trust-policy is about artifacts in registries; give --key or an identity for the file %s", o.Subject)
+func (o *verifySignatureOptions) file(ctx context.Context, e *env) (*verifySignatureOutput, error) {
+	if !o.Verify.signers() {
+		return nil, usagef("a trust policy is about artifacts in registries; give --key or an identity for the file %s", o.Subject)
+	}
+	policy, err := o.Verify.policy(e)
+	if err != nil {
+		return nil, err
 	}
 	data, err := readInput(e.In, o.Subject)
 	if err != nil {
