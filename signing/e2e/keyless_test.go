@@ -14,6 +14,8 @@ import (
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/registry/remote"
 
+	"github.com/krmcat/krmcat/registry/regmem"
+	"github.com/krmcat/krmcat/registry/regserver"
 	"github.com/krmcat/krmcat/registry/regtest"
 	"github.com/krmcat/krmcat/signing"
 )
@@ -34,7 +36,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{stack: s, root: root, host: regtest.NewServer(t).Host}
+	return &world{stack: s, root: root}
 }
 
 // subject is a fresh artifact.
@@ -106,6 +108,30 @@ func (w *world) verify(ok bool, x subject, id signing.Identity, ev signing.Evide
 	}
 }
 
+// keyPair makes NAME.key and NAME.pub.
+func (w *world) keyPair(name string) *signing.KeySigner {
+	w.t.Helper()
+	pair, err := signing.GenerateKeyPair([]byte("secret"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.write(name+".key", string(pair.Private))
+	w.write(name+".pub", string(pair.Public))
+	k, err := signing.LoadSigner(w.t.Context(), signing.KeyOptions{Ref: w.path(name + ".key"), Password: func() ([]byte, error) { return []byte("secret"), nil }})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return k
+}
+
+func (w *world) verifyKey(ok bool, x subject, k *signing.KeySigner, ev signing.Evidence) {
+	w.t.Helper()
+	policy := signing.Policy{Keys: []any{k.PublicKey()}, Root: w.root, Evidence: ev}
+	if _, err := (signing.Checker{}).Verify(w.t.Context(), x.repo, x.name, x.desc, policy); (err == nil) != ok {
+		w.t.Errorf("verifying with a key and %+v: got %v, want success %v", ev, err, ok)
+	}
+}
+
 func (w *world) workflowID() signing.Identity {
 	return signing.Identity{Issuer: w.github.url, Subject: "https://github.com/" + workflow}
 }
@@ -136,6 +162,20 @@ func TestInside(t *testing.T) {
 		t.Skip("TestEndToEnd runs it")
 	}
 	w := newWorld(t)
+	// Signatures are found through the API for referrers, and where a registry
+	// has none, through tags.
+	for name, srv := range map[string]*regtest.Server{
+		"referrers": regtest.NewServer(t),
+		"tags":      regtest.NewServerWith(t, regmem.New(), &regserver.Options{NoReferrers: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.host = srv.Host
+			w.everything(t)
+		})
+	}
+}
+
+func (w *world) everything(t *testing.T) {
 	t.Run("ours", func(t *testing.T) { w.t = t; w.ours() })
 	t.Run("without a log", func(t *testing.T) { w.t = t; w.withoutLog() })
 	t.Run("older format", func(t *testing.T) { w.t = t; w.legacy() })
@@ -143,6 +183,9 @@ func TestInside(t *testing.T) {
 	t.Run("theirs", func(t *testing.T) { w.t = t; w.theirs() })
 	t.Run("keys", func(t *testing.T) { w.t = t; w.keys() })
 	t.Run("trust policy", func(t *testing.T) { w.t = t; w.trustPolicy() })
+	t.Run("Rekor 1", func(t *testing.T) { w.t = t; w.withRekor1() })
+	t.Run("Rekor 1, keys", func(t *testing.T) { w.t = t; w.keysWithRekor1() })
+	t.Run("commands", func(t *testing.T) { w.t = t; w.commands() })
 }
 
 // ours: krmcat signs with everything, all verify.
@@ -253,16 +296,7 @@ func (w *world) theirs() {
 // keys: a key whose signature the log and the timestamp authority vouch for.
 // Such a signature needs no --insecure-ignore-tlog.
 func (w *world) keys() {
-	pair, err := signing.GenerateKeyPair([]byte("secret"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.write("k.key", string(pair.Private))
-	w.write("k.pub", string(pair.Public))
-	k, err := signing.LoadSigner(w.t.Context(), signing.KeyOptions{Ref: w.path("k.key"), Password: func() ([]byte, error) { return []byte("secret"), nil }})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	k := w.keyPair("k")
 	services := w.services("signing_config.json")
 	services.Fulcio = ""
 	x := w.artifact()
