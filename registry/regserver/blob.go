@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -27,6 +28,10 @@ func (c *call) getBlob() error {
 			return storeError(err, "BLOB_UNKNOWN")
 		}
 		c.blobHeader()
+		if c.unchanged(c.digest) {
+			c.w.WriteHeader(http.StatusNotModified)
+			return nil
+		}
 		c.w.Header().Set("Accept-Ranges", "bytes")
 		setLength(c.w, size)
 		return nil
@@ -38,6 +43,7 @@ func (c *call) getBlob() error {
 	defer func() { _ = blob.Close() }() // only read
 	c.blobHeader()
 	c.writeDeadline(size)
+	c.checkRange()
 	// The answer to a range that cannot be had is the server's own; the
 	// specification asks for the status only.
 	http.ServeContent(c.w, c.r, "", time.Time{}, blob)
@@ -48,6 +54,22 @@ func (c *call) getBlob() error {
 		_ = rc.SetWriteDeadline(time.Time{}) // of a connection that may be gone
 	}
 	return nil
+}
+
+// checkRange repairs what [http.ServeContent] makes of a Range header: a unit
+// that it does not know has to be ignored (RFC 9110 section 14.2), and the
+// last 0 bytes are a range that cannot be had (section 14.1.2).
+func (c *call) checkRange() {
+	unit, spec, ok := strings.Cut(c.r.Header.Get("Range"), "=")
+	suffix, isSuffix := strings.CutPrefix(strings.TrimSpace(spec), "-")
+	switch {
+	case !ok || !strings.EqualFold(strings.TrimSpace(unit), "bytes"):
+		c.r.Header.Del("Range")
+	case isSuffix && suffix != "" && strings.Trim(suffix, "0") == "":
+		c.r.Header.Set("Range", "bytes=none")
+	default:
+		c.r.Header.Set("Range", "bytes="+spec)
+	}
 }
 
 func (c *call) blobHeader() {

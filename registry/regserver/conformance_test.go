@@ -63,38 +63,40 @@ var conformance = map[string]func(*testing.T, *client){
 	"Reserved _catalog":                                             checkCatalog,
 }
 
+// drivers are the storages that the whole protocol is tested over.
+var drivers = map[string]func(t *testing.T) regstore.Driver{
+	"regmem": func(*testing.T) regstore.Driver { return regmem.New() },
+	"regdir": func(t *testing.T) regstore.Driver {
+		s, err := regdir.Open(t.TempDir(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	},
+	"regbucket": func(t *testing.T) regstore.Driver {
+		backend := s3mem.New()
+		if err := backend.CreateBucket("registry"); err != nil {
+			t.Fatal(err)
+		}
+		srv := httptest.NewServer(gofakes3.New(backend).Server())
+		t.Cleanup(srv.Close)
+		s, err := regbucket.Open(t.Context(), regbucket.Options{Endpoint: srv.URL, Bucket: "registry", Credentials: regbucket.Credentials{AccessKey: "key", SecretKey: "secret"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	},
+	"regproxy": func(t *testing.T) regstore.Driver {
+		up := regtest.NewServer(t)
+		b := regproxy.NewBackend(regproxy.NewUpstream(registry.NewClient(nil), up.Host, ""), regmem.New())
+		t.Cleanup(func() { _ = b.Close() })
+		return b
+	},
+}
+
 func TestConformance(t *testing.T) {
-	drivers := map[string]func(t *testing.T) regstore.Driver{
-		"regmem": func(*testing.T) regstore.Driver { return regmem.New() },
-		"regdir": func(t *testing.T) regstore.Driver {
-			s, err := regdir.Open(t.TempDir(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = s.Close() })
-			return s
-		},
-		"regbucket": func(t *testing.T) regstore.Driver {
-			backend := s3mem.New()
-			if err := backend.CreateBucket("registry"); err != nil {
-				t.Fatal(err)
-			}
-			srv := httptest.NewServer(gofakes3.New(backend).Server())
-			t.Cleanup(srv.Close)
-			s, err := regbucket.Open(t.Context(), regbucket.Options{Endpoint: srv.URL, Bucket: "registry", Credentials: regbucket.Credentials{AccessKey: "key", SecretKey: "secret"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = s.Close() })
-			return s
-		},
-		"regproxy": func(t *testing.T) regstore.Driver {
-			up := regtest.NewServer(t)
-			b := regproxy.NewBackend(regproxy.NewUpstream(registry.NewClient(nil), up.Host, ""), regmem.New())
-			t.Cleanup(func() { _ = b.Close() })
-			return b
-		},
-	}
 	for driver, open := range drivers {
 		for name, check := range conformance {
 			t.Run(driver+"/"+name, func(t *testing.T) {

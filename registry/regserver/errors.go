@@ -153,6 +153,9 @@ func errMissing(digests []digest.Digest) error {
 	return &Error{Status: http.StatusNotFound, Code: "MANIFEST_BLOB_UNKNOWN", Message: message, Detail: map[string]any{"digests": digests}}
 }
 
+// maxMessage bounds what is said about an error, in bytes.
+const maxMessage = 1000
+
 // fail answers with an error.
 func (c *call) fail(err error) {
 	var e *Error
@@ -171,11 +174,16 @@ func (c *call) fail(err error) {
 		}
 		c.log.Log(c.ctx, level, "request failed", "method", c.r.Method, "repository", c.repository, "reference", c.reference, "status", e.Status, "error", e.cause)
 	}
+	// What the client sent may be part of the message, and long.
+	message := e.Message
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	}
 	body, err := json.Marshal(map[string]any{"errors": []any{struct {
 		Code    string `json:"code"`
 		Message string `json:"message,omitempty"`
 		Detail  any    `json:"detail,omitempty"`
-	}{e.Code, e.Message, e.Detail}}})
+	}{e.Code, message, e.Detail}}})
 	if err != nil {
 		c.log.ErrorContext(c.ctx, "detail of an error cannot be written as JSON", "error", err)
 		body = []byte(`{"errors":[{"code":"` + e.Code + `"}]}`)

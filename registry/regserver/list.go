@@ -54,11 +54,11 @@ func (c *call) page(list func(last string) iter.Seq2[string, error]) ([]string, 
 	q := c.r.URL.Query()
 	n := maxPage
 	if s := q.Get("n"); s != "" {
-		v, err := strconv.ParseUint(s, 10, 31)
-		if err != nil {
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil && !errors.Is(err, strconv.ErrRange) { // more than there can be is all
 			return nil, &Error{Status: http.StatusBadRequest, Code: "UNSUPPORTED", Message: "the parameter n is a number of entries"}
 		}
-		n = min(int(v), maxPage)
+		n = int(min(v, maxPage))
 	}
 	names := []string{}
 	if n == 0 {

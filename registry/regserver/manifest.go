@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -34,7 +35,7 @@ func (c *call) getManifest() error {
 	h.Set("Content-Type", desc.MediaType)
 	h.Set("Docker-Content-Digest", string(desc.Digest))
 	h.Set("Etag", `"`+string(desc.Digest)+`"`)
-	if c.r.Header.Get("If-None-Match") == `"`+string(desc.Digest)+`"` {
+	if c.unchanged(desc.Digest) {
 		c.w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -44,6 +45,20 @@ func (c *call) getManifest() error {
 	}
 	_, err = c.w.Write(content)
 	return ignore(err)
+}
+
+// unchanged reports whether the client says that it has what the digest
+// names (If-None-Match, RFC 9110 section 13.1.2).
+func (c *call) unchanged(d digest.Digest) bool {
+	for _, list := range c.r.Header.Values("If-None-Match") {
+		for tag := range strings.SplitSeq(list, ",") { // a digest has no comma
+			tag = strings.TrimSpace(tag)
+			if tag == "*" || strings.TrimPrefix(tag, "W/") == `"`+string(d)+`"` {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func setLength(w http.ResponseWriter, n int64) {

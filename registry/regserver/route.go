@@ -45,7 +45,8 @@ var methods = map[resource]map[string]handler{
 		http.MethodHead: {ActionPing, (*call).ping},
 	},
 	resCatalog: {
-		http.MethodGet: {ActionList, (*call).listRepositories}, // reserved; as Docker's registry has it
+		http.MethodGet:  {ActionList, (*call).listRepositories}, // reserved; as Docker's registry has it
+		http.MethodHead: {ActionList, (*call).listRepositories},
 	},
 	resBlob: {
 		http.MethodGet:    {ActionPull, (*call).getBlob}, // end-2
@@ -68,7 +69,8 @@ var methods = map[resource]map[string]handler{
 		http.MethodDelete: {ActionPush, (*call).cancelUpload}, // "Cancel a blob upload"
 	},
 	resTags: {
-		http.MethodGet: {ActionPull, (*call).listTags}, // end-8a, end-8b
+		http.MethodGet:  {ActionPull, (*call).listTags}, // end-8a, end-8b
+		http.MethodHead: {ActionPull, (*call).listTags},
 	},
 	resReferrers: {
 		http.MethodGet:  {ActionPull, (*call).listReferrers}, // end-12a, end-12b

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -55,7 +56,8 @@ func (c *call) mount(s, from string) (bool, error) {
 	case from == "":
 		// Where not everybody may read everything, knowing a digest is no
 		// proof of having the content.
-		if c.opts.Authorize != nil {
+		// Nor does anybody know how large it is, for the quota.
+		if c.opts.Authorize != nil || c.opts.Limits.RepositoryBytes > 0 {
 			return false, nil
 		}
 	case !regstore.ValidRepository(from):
@@ -261,6 +263,9 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	n, err := b.c.r.Body.Read(p)
 	b.n += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, &Error{Status: http.StatusBadRequest, Code: "SIZE_INVALID", Message: "the request's body cannot be read to its end", cause: err}
+	}
 	if b.known {
 		b.want -= int64(n)
 		switch {

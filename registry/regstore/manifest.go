@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -57,7 +57,16 @@ type document struct {
 	Annotations   map[string]string    `json:"annotations"`
 }
 
-var documentFields = []string{"schemaVersion", "mediaType", "artifactType", "config", "layers", "manifests", "subject", "annotations"}
+// fieldNames are the fields of an object, with those of their values.
+type fieldNames map[string]fieldNames
+
+var (
+	descriptorFields = fieldNames{"mediaType": nil, "digest": nil, "size": nil, "urls": nil, "annotations": nil, "data": nil, "platform": nil, "artifactType": nil}
+	documentFields   = fieldNames{
+		"schemaVersion": nil, "mediaType": nil, "artifactType": nil, "annotations": nil,
+		"config": descriptorFields, "layers": descriptorFields, "manifests": descriptorFields, "subject": descriptorFields,
+	}
+)
 
 // ParseManifest checks a manifest. mediaType is what it was sent as, and may
 // be empty if the manifest says it itself; d is the digest that it is stored
@@ -151,42 +160,84 @@ func checkDescriptor(d ocispec.Descriptor) error {
 }
 
 // checkFields refuses what two JSON readers may understand differently: a
-// field that is there twice, or written in another case.
+// field that is there twice, wherever that is, one of the manifest or of a
+// descriptor that is written in another case, and text that is not UTF-8.
+// Otherwise what was checked here and what a client pulls were not the same.
 func checkFields(content []byte) error {
-	dec := json.NewDecoder(bytes.NewReader(content))
-	if t, err := dec.Token(); err != nil {
-		return fmt.Errorf("manifest is not JSON: %w", err)
-	} else if t != json.Delim('{') {
+	if !utf8.Valid(content) {
+		return errors.New("manifest is not UTF-8")
+	}
+	// This bounds the depth of what follows.
+	if !json.Valid(content) {
+		return fmt.Errorf("manifest is not JSON: %w", json.Unmarshal(content, &json.RawMessage{}))
+	}
+	if !bytes.HasPrefix(bytes.TrimLeft(content, " \t\r\n"), []byte("{")) {
 		return errors.New("manifest is not a JSON object")
 	}
-	seen := map[string]bool{}
-	for dec.More() {
-		t, err := dec.Token()
-		if err != nil {
-			return fmt.Errorf("manifest is not JSON: %w", err)
-		}
-		name, _ := t.(string)
-		for _, f := range documentFields {
-			if name != f && strings.EqualFold(name, f) {
-				return fmt.Errorf("manifest has a field %q (did you mean %q?)", name, f)
+	c := checker{dec: json.NewDecoder(bytes.NewReader(content))}
+	return c.value(documentFields)
+}
+
+// maxValues is how many values and names of fields a manifest may have. What
+// it takes in memory depends on their number more than on its size.
+const maxValues = 100_000
+
+// checker reads a document without keeping it.
+type checker struct {
+	dec    *json.Decoder
+	values int
+}
+
+func (c *checker) token() (json.Token, error) {
+	if c.values++; c.values > maxValues {
+		return nil, fmt.Errorf("manifest has more than %d values", maxValues)
+	}
+	return c.dec.Token()
+}
+
+// value checks the next value. fields are those of objects that have to be
+// written so, and what their values are in turn.
+func (c *checker) value(fields fieldNames) error {
+	t, err := c.token()
+	if err != nil {
+		return err
+	}
+	switch t {
+	case json.Delim('['):
+		for n := 1; c.dec.More(); n++ {
+			if n > MaxReferences && fields != nil {
+				return fmt.Errorf("manifest refers to more than %d blobs or manifests", MaxReferences)
+			}
+			if err := c.value(fields); err != nil {
+				return err
 			}
 		}
-		if seen[name] {
-			return fmt.Errorf("manifest has the field %q twice", name)
+	case json.Delim('{'):
+		seen := map[string]bool{}
+		for c.dec.More() {
+			t, err := c.token()
+			if err != nil {
+				return err
+			}
+			name, _ := t.(string)
+			if seen[name] {
+				return fmt.Errorf("manifest has the field %.100q twice", name)
+			}
+			seen[name] = true
+			for f := range fields {
+				if name != f && strings.EqualFold(name, f) {
+					return fmt.Errorf("manifest has a field %q (did you mean %q?)", name, f)
+				}
+			}
+			if err := c.value(fields[name]); err != nil {
+				return err
+			}
 		}
-		seen[name] = true
-		var skip json.RawMessage
-		if err := dec.Decode(&skip); err != nil {
-			return fmt.Errorf("manifest is not JSON: %w", err)
-		}
+	default:
+		return nil
 	}
-	if _, err := dec.Token(); err != nil {
-		return fmt.Errorf("manifest is not JSON: %w", err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("manifest has something after its end")
-	}
-	return nil
+	_, err = c.dec.Token() // the end
+	return err
 }
 
 // References returns the distinct digests that the manifest refers to.
