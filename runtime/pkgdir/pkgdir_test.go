@@ -1,6 +1,7 @@
 package pkgdir
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -370,4 +371,77 @@ func FuzzSplitDocuments(f *testing.F) {
 			t.Fatalf("got %q, want %q", got, data)
 		}
 	})
+}
+
+// stopAfter is a context that ends when it has been asked n times, which
+// finds every place where a write can be interrupted.
+type stopAfter struct {
+	context.Context
+	n int
+}
+
+func (s *stopAfter) Err() error {
+	if s.n--; s.n < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// An interrupt while files are written: whenever it comes, either nothing has
+// happened, or everything.
+func TestInterrupted(t *testing.T) {
+	for n := 0; ; n++ {
+		dir := write(t, tree)
+		before := walk(t, dir)
+		was := files(t, dir)
+		d := read(t, dir)
+		items := edit(t, d.Items, func(s string) string {
+			s = strings.Replace(s, "kind: A", "kind: AA", 1)
+			s = strings.Replace(s, "kind: B\n", "kind: BB\n", 1)
+			return s + "- apiVersion: v1\n  kind: C\n  metadata:\n    name: c\n    annotations:\n      config.kubernetes.io/path: new/c.yaml\n"
+		})
+		changes, err := d.Changes(items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.Apply(&stopAfter{t.Context(), n}, changes)
+		if err == nil {
+			if n < 4 {
+				t.Errorf("nobody asked after %d", n)
+			}
+			if got := files(t, dir); !strings.Contains(got["a.yaml"], "kind: AA") || got["new/c.yaml"] == "" || !strings.Contains(got["sub/b.yml"], "BB") {
+				t.Errorf("not everything is written: %v", got)
+			}
+			return
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		if diff := cmp.Diff(was, files(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff(before, walk(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// Reading stops, too, and a new folder is not there in part.
+func TestInterruptedReading(t *testing.T) {
+	dir := write(t, tree)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Read(ctx, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("Read: %v", err)
+	}
+	if _, err := ReadFile(ctx, filepath.Join(dir, "a.yaml")); !errors.Is(err, context.Canceled) {
+		t.Errorf("ReadFile: %v", err)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	if err := Create(ctx, out, []File{{Path: "a.yaml", Data: []byte(resource)}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Create: %v", err)
+	}
+	if left := walk(t, filepath.Dir(out)); len(left) != 1 {
+		t.Errorf("left behind: %v", left)
+	}
 }
