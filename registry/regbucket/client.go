@@ -184,6 +184,19 @@ func (b *bucket) createAs(ctx context.Context, key string, content []byte, write
 	if writer != "" {
 		o.UserMetadata = map[string]string{metaWriter: writer}
 	}
+	return b.putIf(ctx, key, content, o)
+}
+
+// replace stores an object in the place of a version of it; if there is
+// another one, the error wraps [fs.ErrExist], and if there is none, that or
+// [fs.ErrNotExist]. A writer whose answer got lost may see its own object.
+func (b *bucket) replace(ctx context.Context, key, etag string, content []byte) error {
+	var o minio.PutObjectOptions
+	o.SetMatchETag(etag)
+	return b.putIf(ctx, key, content, o)
+}
+
+func (b *bucket) putIf(ctx context.Context, key string, content []byte, o minio.PutObjectOptions) error {
 	for try := 0; ; try++ {
 		err := b.put(ctx, key, content, "", o)
 		// Amazon's answer to one of two who write at the same time: neither may
@@ -220,42 +233,52 @@ func pause(ctx context.Context, d time.Duration) error {
 // get reads an object, or what is at its beginning if it has more than limit
 // bytes, and returns its size.
 func (b *bucket) get(ctx context.Context, key string, limit int64) ([]byte, int64, error) {
+	content, info, err := b.getInfo(ctx, key, limit)
+	return content, info.Size, err
+}
+
+// getInfo is get with all that the storage says of the object.
+func (b *bucket) getInfo(ctx context.Context, key string, limit int64) ([]byte, minio.ObjectInfo, error) {
 	op, cancel := b.limit(ctx, limit)
 	defer cancel()
 	var o minio.GetObjectOptions
 	if err := o.SetRange(0, limit-1); err != nil {
-		return nil, 0, err
+		return nil, minio.ObjectInfo{}, err
 	}
 	for try := 0; ; try++ {
-		content, size, err := b.getOnce(op, key, o, limit)
+		content, info, err := b.getOnce(op, key, o, limit)
 		// Answers that break off are not tried again by the client.
 		if err == nil || try == 2 || !errors.Is(err, io.ErrUnexpectedEOF) {
-			return content, size, b.failed(ctx, "reading", key, err)
+			return content, info, b.failed(ctx, "reading", key, err)
 		}
 	}
 }
 
-func (b *bucket) getOnce(ctx context.Context, key string, o minio.GetObjectOptions, limit int64) ([]byte, int64, error) {
+func (b *bucket) getOnce(ctx context.Context, key string, o minio.GetObjectOptions, limit int64) ([]byte, minio.ObjectInfo, error) {
 	body, info, header, err := b.core.GetObject(ctx, b.name, key, o)
 	if err != nil {
 		if minio.ToErrorResponse(err).StatusCode == http.StatusRequestedRangeNotSatisfiable {
-			return nil, 0, nil // an empty object has no first byte
+			// An empty object has no first byte.
+			info, err := b.core.StatObject(ctx, b.name, key, minio.StatObjectOptions{})
+			if err == nil && info.Size > 0 {
+				err = io.ErrUnexpectedEOF // it was replaced since
+			}
+			return nil, info, err
 		}
-		return nil, 0, err
+		return nil, minio.ObjectInfo{}, err
 	}
 	defer func() { _ = body.Close() }() // only read
-	size := info.Size
 	if r := header.Get("Content-Range"); r != "" {
 		_, total, _ := strings.Cut(r, "/")
-		if size, err = strconv.ParseInt(total, 10, 64); err != nil {
-			return nil, 0, fmt.Errorf("Content-Range %q: %w", r, err)
+		if info.Size, err = strconv.ParseInt(total, 10, 64); err != nil {
+			return nil, minio.ObjectInfo{}, fmt.Errorf("Content-Range %q: %w", r, err)
 		}
 	}
 	content, err := io.ReadAll(io.LimitReader(body, limit))
-	if err == nil && int64(len(content)) < min(size, limit) {
+	if err == nil && int64(len(content)) < min(info.Size, limit) {
 		err = io.ErrUnexpectedEOF
 	}
-	return content, size, err
+	return content, info, err
 }
 
 // head returns the size and time of an object.

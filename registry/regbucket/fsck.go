@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"slices"
 	"strings"
 
 	"github.com/minio/minio-go/v7"
@@ -36,8 +35,8 @@ type Problem struct {
 }
 
 // Fsck checks everything in the bucket and lists what is wrong; the error of
-// a step is one of the check itself. It may run beside pulls; beside pushes and
-// deletions, it may take for wrong what is under way.
+// a step is one of the check itself. It may run beside pulls and pushes, through
+// any server; what is under way may be listed, and is not removed.
 func (s *Store) Fsck(ctx context.Context, opts *FsckOptions) iter.Seq2[Problem, error] {
 	return func(yield func(Problem, error) bool) {
 		c := &check{s: s, yield: yield}
@@ -124,7 +123,7 @@ func (c *check) blobs(ctx context.Context, repository string) (map[digest.Digest
 		case err != nil:
 			return nil, err
 		case !whole:
-			if err := c.report(o.Key, "content does not match the digest", "removed", func() error { return c.s.remove(ctx, o.Key) }); err != nil {
+			if err := c.report(o.Key, "content does not match the digest", "removed", c.setAside(ctx, o, repository, "_blobs", d)); err != nil {
 				return nil, err
 			}
 			if c.opts.Repair {
@@ -140,13 +139,54 @@ func (c *check) verify(ctx context.Context, key string, d digest.Digest, size in
 	if c.opts.Quick {
 		return true, nil
 	}
-	r := &blobReader{s: c.s, ctx: ctx, key: key, size: size}
+	return c.s.verify(ctx, key, d, size)
+}
+
+// verify reports whether the content of an object has a digest.
+func (s *Store) verify(ctx context.Context, key string, d digest.Digest, size int64) (bool, error) {
+	r := &blobReader{s: s, ctx: ctx, key: key, size: size}
 	defer func() { _ = r.Close() }() // only read
 	v := d.Verifier()
 	if _, err := io.CopyBuffer(v, struct{ io.Reader }{r}, make([]byte, 256<<10)); err != nil {
 		return false, err
 	}
 	return v.Verified(), nil
+}
+
+// setAside returns what removes an object that was found to be damaged: into
+// the trash, from where it comes back at once if it was pushed again between
+// the check and now, and is whole.
+func (c *check) setAside(ctx context.Context, o minio.ObjectInfo, repository, kind string, d digest.Digest) func() error {
+	return func() error {
+		info, err := c.s.head(ctx, o.Key)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && info.ETag != o.ETag {
+			return nil // deleted, or pushed again
+		} else if err != nil {
+			return err
+		}
+		if err := c.s.discard(ctx, repository, kind, d, o.Size); err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		t := discarded{repository, kind, d, o.Size}
+		whole, err := c.s.isWhole(ctx, t)
+		if err != nil || !whole {
+			return err
+		}
+		return c.s.restore(ctx, t)
+	}
+}
+
+// isGone reports whether an object is still not there: what was pushed since
+// it was looked for is no problem.
+func (c *check) isGone(ctx context.Context, key string) (bool, error) {
+	_, err := c.s.head(ctx, key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return false, err
 }
 
 func (c *check) manifests(ctx context.Context, repository string) (map[digest.Digest]*regstore.Manifest, error) {
@@ -175,7 +215,7 @@ func (c *check) manifests(ctx context.Context, repository string) (map[digest.Di
 			m, err = regstore.ParseManifest(desc.MediaType, content, d)
 		}
 		if err != nil {
-			if err := c.report(o.Key, "cannot be read: "+err.Error(), "removed", func() error { return c.s.remove(ctx, o.Key) }); err != nil {
+			if err := c.report(o.Key, "cannot be read: "+err.Error(), "removed", c.setAside(ctx, o, repository, "_manifests", d)); err != nil {
 				return nil, err
 			}
 			continue
@@ -192,17 +232,29 @@ func (c *check) references(ctx context.Context, repository string, blobs map[dig
 		key := c.s.manifestKey(repository, d)
 		wantBlobs, wantManifests := m.References()
 		for _, b := range wantBlobs {
-			if !blobs[b] {
-				if err := c.report(key, fmt.Sprintf("blob %s is missing; push it again", b), "", nil); err != nil {
-					return err
-				}
+			if blobs[b] {
+				continue
+			}
+			if gone, err := c.isGone(ctx, c.s.blobKey(repository, b)); err != nil {
+				return err
+			} else if !gone {
+				continue
+			}
+			if err := c.report(key, fmt.Sprintf("blob %s is missing; push it again", b), "", nil); err != nil {
+				return err
 			}
 		}
 		for _, child := range wantManifests {
-			if manifests[child] == nil {
-				if err := c.report(key, fmt.Sprintf("manifest %s is missing; push it again", child), "", nil); err != nil {
-					return err
-				}
+			if manifests[child] != nil {
+				continue
+			}
+			if gone, err := c.isGone(ctx, c.s.manifestKey(repository, child)); err != nil {
+				return err
+			} else if !gone {
+				continue
+			}
+			if err := c.report(key, fmt.Sprintf("manifest %s is missing; push it again", child), "", nil); err != nil {
+				return err
 			}
 		}
 		if m.Subject == "" {
@@ -228,17 +280,24 @@ func (c *check) tags(ctx context.Context, repository string, manifests map[diges
 			return err
 		}
 		tag := strings.TrimPrefix(o.Key, prefix)
-		remove := func() error { return c.s.remove(ctx, o.Key) }
 		if !regstore.ValidTag(tag) {
 			err = c.report(o.Key, "is not the name of a tag", "", nil)
 		} else if d, rerr := c.s.readTag(ctx, repository, tag); errors.Is(rerr, fs.ErrNotExist) {
-			continue // deleted meanwhile
+			continue // deleted
 		} else if errors.Is(rerr, regstore.ErrUnavailable) || ctx.Err() != nil {
 			return rerr
 		} else if rerr != nil {
-			err = c.report(o.Key, rerr.Error(), "removed", remove)
+			err = c.report(o.Key, rerr.Error(), "removed", func() error {
+				if err := c.s.replace(ctx, o.Key, o.ETag, nil); !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+				return nil // moved since
+			})
 		} else if manifests[d] == nil {
-			err = c.report(o.Key, fmt.Sprintf("manifest %s is missing", d), "removed", remove)
+			var gone bool
+			if gone, err = c.isGone(ctx, c.s.manifestKey(repository, d)); err == nil && gone {
+				err = c.report(o.Key, fmt.Sprintf("manifest %s is missing", d), "removed", func() error { return c.removeTag(ctx, repository, tag, d) })
+			}
 		}
 		if err != nil {
 			return err
@@ -247,23 +306,56 @@ func (c *check) tags(ctx context.Context, repository string, manifests map[diges
 	return nil
 }
 
+// removeTag removes a tag whose manifest is missing. Whoever pushes that just
+// now sets the tag after it, so that either the tag comes later, or the
+// manifest is there by the time that it is looked for here, and the tag is put
+// back.
+func (c *check) removeTag(ctx context.Context, repository, tag string, d digest.Digest) error {
+	if err := c.s.removeTag(ctx, repository, tag, d); err != nil {
+		return err
+	}
+	if gone, err := c.isGone(ctx, c.s.manifestKey(repository, d)); err != nil || gone {
+		return err
+	}
+	err := c.s.createTag(ctx, repository, tag, d)
+	if _, taken := errors.AsType[*regstore.TagError](err); taken {
+		return nil
+	}
+	return err
+}
+
 // referrers looks for entries whose manifests are gone, which is what is
 // left of a push that was cut short.
 func (c *check) referrers(ctx context.Context, repository string, manifests map[digest.Digest]*regstore.Manifest) error {
+	type entry struct {
+		key        string
+		subject, d digest.Digest
+	}
 	prefix := c.s.repoKey(repository, "_referrers", "")
-	var stray []string
+	var stray []entry
 	for o, err := range c.s.list(ctx, prefix, "", true, 0) {
 		if err != nil {
 			return err
 		}
-		subject, name, _ := strings.Cut(strings.TrimPrefix(o.Key, prefix), "/")
-		d, ok := parseObjectName(name)
-		if m := manifests[d]; !ok || m == nil || m.Subject == "" || objectName(m.Subject) != subject {
-			stray = append(stray, o.Key)
+		first, second, _ := strings.Cut(strings.TrimPrefix(o.Key, prefix), "/")
+		subject, _ := parseObjectName(first)
+		d, ok := parseObjectName(second)
+		if m := manifests[d]; !ok || m == nil || m.Subject == "" || m.Subject != subject {
+			stray = append(stray, entry{o.Key, subject, d})
 		}
 	}
-	for key := range slices.Values(stray) {
-		if err := c.report(key, "lists a referrer that is not there", "removed", func() error { return c.s.remove(ctx, key) }); err != nil {
+	for _, e := range stray {
+		remove := func() error { return c.s.remove(ctx, e.key) }
+		if e.subject != "" && e.d != "" && manifests[e.d] == nil {
+			// Pushed since, perhaps, or being pushed now.
+			if gone, err := c.isGone(ctx, c.s.manifestKey(repository, e.d)); err != nil {
+				return err
+			} else if !gone {
+				continue
+			}
+			remove = func() error { return c.s.removeReferrer(ctx, repository, e.subject, e.d) }
+		}
+		if err := c.report(e.key, "lists a referrer that is not there", "removed", remove); err != nil {
 			return err
 		}
 	}

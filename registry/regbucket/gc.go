@@ -325,6 +325,9 @@ func (s *Store) sort(ctx context.Context, repository string, list []discarded) e
 		}
 		for _, t := range list {
 			back, err := s.wanted(ctx, t, needed)
+			if err == nil && back {
+				back, err = s.isWhole(ctx, t) // fsck puts aside what is damaged
+			}
 			if err != nil {
 				return err
 			}
@@ -397,6 +400,19 @@ func (s *Store) wanted(ctx context.Context, t discarded, needed map[digest.Diges
 	return err == nil, err
 }
 
+// isWhole reports whether something in the trash has its digest.
+func (s *Store) isWhole(ctx context.Context, t discarded) (bool, error) {
+	if t.kind == "_manifests" {
+		m, err := s.discardedManifest(ctx, t)
+		return m != nil, err
+	}
+	whole, err := s.verify(ctx, s.trashKey(t.repository, t.kind, t.d), t.d, t.size)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return whole, err
+}
+
 // discardedManifest reads a manifest in the trash; nil is one that cannot be
 // read.
 func (s *Store) discardedManifest(ctx context.Context, t discarded) (*regstore.Manifest, error) {
@@ -408,7 +424,7 @@ func (s *Store) discardedManifest(ctx context.Context, t discarded) (*regstore.M
 	}
 	mediaType, content, _ := strings.Cut(string(object), "\n")
 	m, err := regstore.ParseManifest(mediaType, []byte(content), t.d)
-	if err != nil {
+	if err != nil || t.d.Algorithm().FromString(content) != t.d {
 		return nil, nil //nolint:nilerr // damaged: nobody can use it
 	}
 	return m, nil

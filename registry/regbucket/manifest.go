@@ -37,26 +37,8 @@ func (s *Store) manifestKey(repository string, d digest.Digest) string {
 	return s.repoKey(repository, "_manifests", objectName(d))
 }
 
-func (s *Store) tagKey(repository, tag string) string { return s.repoKey(repository, "_tags", tag) }
-
 func (s *Store) referrerKey(repository string, subject, d digest.Digest) string {
 	return s.repoKey(repository, "_referrers", objectName(subject)+"/"+objectName(d))
-}
-
-// readTag returns what a tag points at.
-func (s *Store) readTag(ctx context.Context, repository, tag string) (digest.Digest, error) {
-	b, _, err := s.get(ctx, s.tagKey(repository, tag), 1<<10)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return "", noManifest(repository, tag)
-		}
-		return "", err
-	}
-	d, err := regstore.ParseDigest(strings.TrimSuffix(string(b), "\n"))
-	if err != nil {
-		return "", fmt.Errorf("tag %s in %s: object is damaged: %w", tag, repository, err)
-	}
-	return d, nil
 }
 
 // lookup returns the digest that a reference means.
@@ -272,7 +254,7 @@ func (s *Store) putManifest(ctx context.Context, repository string, m *regstore.
 		}
 	}
 	for _, t := range moving {
-		if err := s.put(ctx, s.tagKey(repository, t), []byte(string(d)+"\n"), "", minio.PutObjectOptions{}); err != nil {
+		if err := s.put(ctx, s.tagKey(repository, t), tagObject(d), "", minio.PutObjectOptions{}); err != nil {
 			return err
 		}
 	}
@@ -285,36 +267,6 @@ func (s *Store) putManifest(ctx context.Context, repository string, m *regstore.
 		return err
 	}
 	return s.writeManifest(ctx, repository, m)
-}
-
-// takenBy returns what a tag points at, or nothing.
-func (s *Store) takenBy(ctx context.Context, repository, tag string) (digest.Digest, error) {
-	if _, _, ok := s.cache.get(kindAbsent + s.tagKey(repository, tag)); ok {
-		return "", nil
-	}
-	d, err := s.readTag(ctx, repository, tag)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return d, err
-}
-
-// createTag points a tag at a manifest that points at nothing yet.
-func (s *Store) createTag(ctx context.Context, repository, tag string, d digest.Digest) error {
-	err := s.create(ctx, s.tagKey(repository, tag), []byte(string(d)+"\n"))
-	if !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	have, err := s.readTag(ctx, repository, tag)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: tag %s in %s comes and goes", regstore.ErrUnavailable, tag, repository)
-	case err != nil:
-		return err
-	case have != d:
-		return &regstore.TagError{Tag: tag, Digest: have}
-	}
-	return nil // ours: the storage's first answer got lost, or somebody pushes the same
 }
 
 // checkReferences looks for what a manifest refers to.
@@ -373,18 +325,6 @@ func (s *Store) writeManifest(ctx context.Context, repository string, m *regstor
 	return nil
 }
 
-// DeleteTag removes a tag.
-func (s *Store) DeleteTag(ctx context.Context, repository, tag string) error {
-	key := s.tagKey(repository, tag)
-	if _, err := s.head(ctx, key); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return noManifest(repository, tag)
-		}
-		return err
-	}
-	return s.remove(ctx, key)
-}
-
 // DeleteManifest removes a manifest after the tags that point at it.
 func (s *Store) DeleteManifest(ctx context.Context, repository string, d digest.Digest) error {
 	s.cache.forget(s.manifestKey(repository, d))
@@ -427,79 +367,6 @@ func (s *Store) removeReferrer(ctx context.Context, repository string, subject, 
 		return err
 	}
 	return nil
-}
-
-// removeTags removes the tags that point at a manifest.
-func (s *Store) removeTags(ctx context.Context, repository string, d digest.Digest) error {
-	for tag, err := range s.tagsOf(ctx, repository, d) {
-		if err == nil {
-			err = s.remove(ctx, s.tagKey(repository, tag))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tagsOf lists the tags that point at a manifest.
-func (s *Store) tagsOf(ctx context.Context, repository string, d digest.Digest) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		for tag, err := range inOrder(ctx, s.tagNames(ctx, repository, ""), func(ctx context.Context, tag string) (string, error) {
-			have, err := s.readTag(ctx, repository, tag)
-			if errors.Is(err, regstore.ErrUnavailable) || ctx.Err() != nil {
-				return "", err
-			}
-			if err != nil || have != d {
-				return "", nil
-			}
-			return tag, nil
-		}) {
-			if err == nil && tag == "" {
-				continue
-			}
-			if !yield(tag, err) {
-				return
-			}
-		}
-	}
-}
-
-func (s *Store) tagNames(ctx context.Context, repository, after string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		prefix := s.tagKey(repository, "")
-		start := ""
-		if after != "" {
-			start = prefix + after
-		}
-		for o, err := range s.list(ctx, prefix, start, true, 0) {
-			if err != nil {
-				yield("", err)
-				return
-			}
-			if tag := strings.TrimPrefix(o.Key, prefix); tag > after && regstore.ValidTag(tag) && !yield(tag, nil) {
-				return
-			}
-		}
-	}
-}
-
-// Tags lists the tags of a repository.
-func (s *Store) Tags(ctx context.Context, repository, after string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		none := true
-		for tag, err := range s.tagNames(ctx, repository, after) {
-			none = false
-			if !yield(tag, err) || err != nil {
-				return
-			}
-		}
-		if none {
-			if known, err := s.any(ctx, s.prefix+"repositories/"+repository+"/_"); err != nil || !known {
-				yield("", cmp.Or(err, fmt.Errorf("repository %s: %w", repository, fs.ErrNotExist)))
-			}
-		}
-	}
 }
 
 // Referrers lists the manifests whose subject is d, by their digests.

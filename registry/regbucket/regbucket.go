@@ -11,7 +11,7 @@
 //	repositories/NAME/_blobs/ALG-HEX      content
 //	repositories/NAME/_used/ALG-HEX       empty: when an old blob was last asked for
 //	repositories/NAME/_manifests/ALG-HEX  media type, newline, the manifest
-//	repositories/NAME/_tags/TAG           the digest that the tag points at
+//	repositories/NAME/_tags/TAG           the digest that the tag points at; empty: no tag
 //	repositories/NAME/_referrers/S/R      empty: R has the subject S
 //	uploads/ID/N                          chunks of unfinished uploads
 //	trash/ALG-HEX/NAME                    blobs that are about to go
@@ -49,9 +49,9 @@ const layoutText = "krmcat registry bucket 1\n"
 var (
 	// ErrNotRegistry: what is under the prefix is something else.
 	ErrNotRegistry = errors.New("not the bucket of a registry")
-	// ErrNotConditional: the storage ignores If-None-Match, so that two
-	// servers could both publish a release.
-	ErrNotConditional = errors.New("the storage does not honour conditional writes (PutObject with If-None-Match: *), without which two servers could both publish the same release")
+	// ErrNotConditional: the storage ignores If-None-Match or If-Match, so
+	// that two servers could both publish a release.
+	ErrNotConditional = errors.New("the storage does not honour conditional writes (PutObject with If-None-Match: * and If-Match), without which two servers could both publish the same release")
 )
 
 // Options say where the bucket is. Endpoint and Region may be empty for
@@ -276,11 +276,27 @@ func (s *Store) probe(ctx context.Context) error {
 			return fmt.Errorf("checking conditional writes: %w", err)
 		}
 	}
-	if err := s.remove(ctx, key); err != nil {
+	if won != 1 {
+		return errors.Join(fmt.Errorf("%w: %d of %d succeeded", ErrNotConditional, won, len(errs)), s.remove(ctx, key))
+	}
+	return errors.Join(s.probeReplace(ctx, key), s.remove(ctx, key))
+}
+
+// probeReplace replaces an object twice by its first version, which works
+// once.
+func (s *Store) probeReplace(ctx context.Context, key string) error {
+	_, info, err := s.getInfo(ctx, key, maxLayout)
+	if err != nil {
 		return err
 	}
-	if won != 1 {
-		return fmt.Errorf("%w: %d of %d succeeded", ErrNotConditional, won, len(errs))
+	if err := s.replace(ctx, key, info.ETag, []byte("second")); err != nil {
+		return fmt.Errorf("checking conditional writes: %w", err)
+	}
+	switch err := s.replace(ctx, key, info.ETag, []byte("third")); {
+	case err == nil:
+		return fmt.Errorf("%w: an object was replaced that had changed", ErrNotConditional)
+	case !errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("checking conditional writes: %w", err)
 	}
 	return nil
 }
