@@ -67,7 +67,9 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
-	do, token, _ := strings.Cut(word(input, "do: "), " ")
+	// Resources may have such a field, too.
+	config := input[max(bytes.Index(input, []byte("\nfunctionConfig:")), 0):]
+	do, token, _ := strings.Cut(word(config, "do: "), " ")
 	list := rest(input)
 	switch do {
 	case "", "copy":
@@ -93,7 +95,7 @@ func Function(stdin io.Reader, stdout, stderr io.Writer) int {
 	case "grow":
 		_, _ = stdout.Write(bytes.ReplaceAll(list, []byte("\n    annotations:\n"), []byte("\n    annotations:\n      example.com/long: "+strings.Repeat("x", 100_000)+"\n")))
 	case "move":
-		_, _ = stdout.Write(pathed(list, word(input, "to: ")))
+		_, _ = stdout.Write(pathed(list, word(config, "to: ")))
 	case "silent":
 		return 3
 	case "needs-root":
