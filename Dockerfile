@@ -31,11 +31,11 @@ VOLUME /data
 
 FROM ${BUILDER_IMAGE} AS build
 WORKDIR /src
-COPY go.mod go.sum ./
-RUN go mod download
 COPY . .
 ARG VERSION=devel
-RUN mkdir -p /out/image/etc/ssl/certs /out/image/tmp /out/data \
+# Only what krmcat itself is made of is downloaded, once for all builds.
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+    mkdir -p /out/image/etc/ssl/certs /out/image/tmp /out/data \
  && chmod 1777 /out/image/tmp \
  && cp /etc/ssl/certs/ca-certificates.crt /out/image/etc/ssl/certs/ \
  && CGO_ENABLED=0 go build -trimpath -buildvcs=false \
