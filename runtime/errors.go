@@ -25,6 +25,9 @@ var (
 	// ErrUnavailable means that this machine cannot run the function: no
 	// container engine, or nothing for its platform.
 	ErrUnavailable = errors.New("cannot be run here")
+	// ErrPlatform is an [ErrUnavailable]: what there is of the function is for
+	// other operating systems or processors.
+	ErrPlatform = fmt.Errorf("%w: not for this platform", ErrUnavailable)
 	// ErrIntegrity means that what was fetched does not match its digest.
 	ErrIntegrity = errors.New("content does not match its digest")
 	// ErrUnreachable means that a registry did not answer.

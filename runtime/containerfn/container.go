@@ -364,7 +364,7 @@ func (f *function) pull(ctx context.Context) error {
 		"verification failed for digest", "not match provided manifest digest"):
 		return fmt.Errorf("%w: %w", why, runtime.ErrIntegrity)
 	case containsAny(text, "no matching manifest", "no image found in manifest list", "no image found in image index", "does not match the specified platform", "no match for platform", "exec format"):
-		return fmt.Errorf("%w: %w", why, runtime.ErrUnavailable)
+		return fmt.Errorf("%w: %w", why, runtime.ErrPlatform)
 	case containsAny(text, "manifest unknown", "not found", "name unknown", "no such image", "repository does not exist"):
 		return fmt.Errorf("%w: %w", why, os.ErrNotExist)
 	case containsAny(text, "connection refused", "no such host", "i/o timeout", "no route to host", "network is unreachable", "tls handshake timeout", "temporary failure in name resolution"):
@@ -387,7 +387,7 @@ func registryHost(image string) string {
 func (f *function) explain(err error) error {
 	fe, ok := errors.AsType[*runtime.FunctionError](err)
 	if ok && wrongFormat(fe.Stderr) {
-		return fmt.Errorf("image %s is for another platform than this machine: %s: %w", f.image, lastLine([]byte(fe.Stderr)), runtime.ErrUnavailable)
+		return fmt.Errorf("running image %s: %s: %w", f.image, lastLine([]byte(fe.Stderr)), runtime.ErrPlatform)
 	}
 	said, failed := f.engine.failed(err)
 	switch {

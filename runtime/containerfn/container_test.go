@@ -476,8 +476,8 @@ func TestImageErrors(t *testing.T) {
 			{"no registry", catalog.Container{Image: "127.0.0.1:1/krmcat/testfn", Digest: d}, "", runtime.ErrUnreachable, "pulling image 127.0.0.1:1/krmcat/testfn@"},
 			{"manifest changed", catalog.Container{Image: changedManifest.repository, Digest: manifestDigest}, "", runtime.ErrIntegrity, changedManifest.repository},
 			{"layer changed", catalog.Container{Image: changedLayer.repository, Digest: layerDigest}, "", runtime.ErrIntegrity, changedLayer.repository},
-			{"other platform", catalog.Container{Image: otherRepo, Digest: otherDigest}, "", runtime.ErrUnavailable, "is for another platform than this machine"},
-			{"no platform in the index", catalog.Container{Image: list.repository, Digest: digest.Digest(indexDigest.String())}, "", runtime.ErrUnavailable, list.repository},
+			{"other platform", catalog.Container{Image: otherRepo, Digest: otherDigest}, "", runtime.ErrPlatform, "running image " + otherRepo},
+			{"no platform in the index", catalog.Container{Image: list.repository, Digest: digest.Digest(indexDigest.String())}, "", runtime.ErrPlatform, list.repository},
 			{"network", catalog.Container{Image: repo, Digest: d, RequireNetwork: true}, "", runtime.ErrNotGranted, "network"},
 		} {
 			t.Run(tt.name, func(t *testing.T) {

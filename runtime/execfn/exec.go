@@ -87,9 +87,9 @@ func (x *Executor) platform(ps []catalog.Platform) (catalog.Platform, error) {
 		have = append(have, p.OS+"/"+p.Arch)
 	}
 	if len(have) == 0 {
-		return catalog.Platform{}, fmt.Errorf("the function has no executable for any platform: %w", runtime.ErrUnavailable)
+		return catalog.Platform{}, fmt.Errorf("the function has no executable for any platform: %w", runtime.ErrPlatform)
 	}
-	return catalog.Platform{}, fmt.Errorf("the function has no executable for %s, only for %s: %w", want, strings.Join(have, ", "), runtime.ErrUnavailable)
+	return catalog.Platform{}, fmt.Errorf("the function has no executable for %s, only for %s: %w", want, strings.Join(have, ", "), runtime.ErrPlatform)
 }
 
 // Local is a function from an executable on this machine, which the user has
@@ -145,7 +145,7 @@ func (f *function) Run(ctx context.Context, stdio runtime.Stdio) error {
 	}
 	err = process.Run(ctx, spec)
 	if pe, ok := errors.AsType[*os.PathError](err); ok && errors.Is(pe.Err, exec.ErrNotFound) || isExecFormat(err) {
-		return fmt.Errorf("%w: it is no program for %s/%s: %w", err, goruntime.GOOS, goruntime.GOARCH, runtime.ErrUnavailable)
+		return fmt.Errorf("%w: it is no program for %s/%s: %w", err, goruntime.GOOS, goruntime.GOARCH, runtime.ErrPlatform)
 	}
 	return err
 }

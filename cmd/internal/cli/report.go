@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	goruntime "runtime"
 
 	"github.com/spf13/cobra"
 
@@ -154,6 +155,8 @@ func hintFor(err error) string {
 		return "krmcat publish fills digests in; to try a file of this machine before, name it with --exec or --starlark"
 	case errors.Is(err, catalog.ErrUntrusted):
 		return "add --trusted-catalog with the location of the catalog if you trust it"
+	case errors.Is(err, runtime.ErrPlatform):
+		return "run it on a platform that it is published for, or ask its publisher for one for " + goruntime.GOOS + "/" + goruntime.GOARCH
 	case errors.Is(err, runtime.ErrNotGranted):
 		return "allow it with --allow-exec, --allow-network or --allow-storage-mount"
 	case errors.Is(err, registry.ErrDenied):
