@@ -138,21 +138,42 @@ func attachedBundle(ctx context.Context, target content.Fetcher, subject, desc o
 	return a, nil
 }
 
-// attachedLegacy describes the signatures of the older format.
+// attachedLegacy describes the signatures and attestations of the older format.
 func attachedLegacy(ctx context.Context, target content.ReadOnlyStorage, reference string, subject ocispec.Descriptor, list []*authority, policy Policy) ([]Attached, error) {
-	desc, m, err := legacyManifest(ctx, target, subject.Digest)
+	var out []Attached
+	for _, ending := range []string{signatureTag, attestationTag} {
+		more, err := attachedTag(ctx, target, ending, reference, subject, list, policy)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+	}
+	return out, nil
+}
+
+// attachedTag describes what is behind one tag of the older format.
+func attachedTag(ctx context.Context, target content.ReadOnlyStorage, ending, reference string, subject ocispec.Descriptor, list []*authority, policy Policy) ([]Attached, error) {
+	kind := KindSignature
+	if ending == attestationTag {
+		kind = KindAttestation
+	}
+	desc, m, err := legacyManifest(ctx, target, subject.Digest, ending)
 	switch t := (transportError{}); {
 	case errors.Is(err, errdef.ErrNotFound):
 		return nil, nil
 	case errors.As(err, &t):
 		return nil, t.error
 	case err != nil:
-		return []Attached{{Kind: KindSignature, Format: FormatLegacy, Descriptor: desc, Problem: err.Error()}}, nil
+		return []Attached{{Kind: kind, Format: FormatLegacy, Descriptor: desc, Problem: err.Error()}}, nil
 	}
 	var out []Attached
 	for _, layer := range m.Layers {
-		a := Attached{Kind: KindSignature, Format: FormatLegacy, Descriptor: desc}
-		sig, err := fetchLegacy(ctx, target, layer)
+		a := Attached{Kind: kind, Format: FormatLegacy, Descriptor: desc}
+		fetch := fetchLegacy
+		if kind == KindAttestation {
+			fetch = fetchLegacyAttestation
+		}
+		sig, err := fetch(ctx, target, layer)
 		if err != nil {
 			a.Problem = err.Error()
 			out = append(out, a)
@@ -161,8 +182,18 @@ func attachedLegacy(ctx context.Context, target content.ReadOnlyStorage, referen
 		if cert, err := sig.Cert(); err == nil && cert != nil {
 			a.ClaimedIdentity = certificateIdentity(cert)
 		}
+		if kind == KindAttestation {
+			if st, err := legacyStatement(sig); err == nil {
+				a.PredicateType = st.GetPredicateType()
+			}
+		}
 		for _, auth := range list {
-			v, err := auth.verifyLegacy(ctx, sig, reference, subject.Digest, policy.Mirrors)
+			var v *Verification
+			if kind == KindAttestation {
+				v, _, err = auth.verifyLegacyAttestation(ctx, sig, subject.Digest)
+			} else {
+				v, err = auth.verifyLegacy(ctx, sig, reference, subject.Digest, policy.Mirrors)
+			}
 			if err == nil {
 				err = hasAnnotations(v.Annotations, policy.Annotations)
 			}

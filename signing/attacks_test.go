@@ -155,6 +155,58 @@ func (a *arena) legacy(repo oras.Target, subject digest.Digest, layerType string
 	}
 }
 
+// envelope signs a statement as cosign attest does in the older format.
+func (a *arena) envelope(st string) []byte {
+	a.t.Helper()
+	sig, _, err := a.kp.SignData(a.t.Context(), fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(intoto), intoto, len(st), st))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return fmt.Appendf(nil, `{"payloadType":%q,"payload":%q,"signatures":[{"sig":%q}]}`, intoto, base64.StdEncoding.EncodeToString([]byte(st)), base64.StdEncoding.EncodeToString(sig))
+}
+
+const dsseType = "application/vnd.dsse.envelope.v1+json"
+
+// legacyAttestations writes the tag of the older format with layers, which get
+// the annotations.
+func (a *arena) legacyAttestations(repo oras.Target, subject digest.Digest, layerType string, annotations map[string]string, layers ...[]byte) {
+	a.t.Helper()
+	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
+	var err error
+	if m.Config, err = oras.PushBytes(a.t.Context(), repo, ocispec.MediaTypeImageConfig, []byte(`{"rootfs":{"type":"layers"}}`)); err != nil {
+		a.t.Fatal(err)
+	}
+	for _, data := range layers {
+		layer, err := oras.PushBytes(a.t.Context(), repo, layerType, data)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		layer.Annotations = annotations
+		m.Layers = append(m.Layers, layer)
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if _, err := oras.TagBytes(a.t.Context(), repo, ocispec.MediaTypeImageManifest, data, attTag(subject)); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func attTag(d digest.Digest) string { return "sha256-" + d.Encoded() + ".att" }
+
+// attested wants the outcome of verifying test results, as verify does.
+func (a *arena) attested(repo oras.GraphTarget, ref string, subject ocispec.Descriptor, policy signing.Policy, want error, says string) {
+	a.t.Helper()
+	_, err := signing.Checker{}.VerifyAttestations(a.t.Context(), repo, ref, subject, "test-result", policy)
+	switch {
+	case want == nil && err != nil:
+		a.t.Errorf("%s@%s: %v", ref, subject.Digest, err)
+	case want != nil && (!errors.Is(err, want) || !strings.Contains(fmt.Sprint(err), says)):
+		a.t.Errorf("%s@%s: got %v, want %v with %q", ref, subject.Digest, err, want, says)
+	}
+}
+
 func sigTag(d digest.Digest) string { return "sha256-" + d.Encoded() + ".sig" }
 
 // verify wants the outcome: nil, or an error that wraps the sentinel and says
@@ -184,6 +236,24 @@ func TestAttack01LegacySignatureMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.verify(repo, ref, evil, a.policy(), signing.ErrPolicy, "")
+}
+
+func TestAttack01LegacyAttestationMoved(t *testing.T) {
+	a := newArena(t)
+	repo, ref, good := a.artifact("r/a", "good")
+	_, _, evil := a.artifact("r/a", "evil")
+	env := a.envelope(statement(testResult, good.Digest))
+	a.legacyAttestations(repo, good.Digest, dsseType, nil, env)
+	a.attested(repo, ref, good, a.policy(), nil, "")
+	a.legacyAttestations(repo, evil.Digest, dsseType, nil, env)
+	a.attested(repo, ref, evil, a.policy(), signing.ErrPolicy, "statement is not about")
+	// Nor is it a signature, of whichever tag.
+	a.verify(repo, ref, good, a.policy(), signing.ErrUnsigned, "")
+	a.legacy(repo, good.Digest, dsseType, string(env))
+	a.verify(repo, ref, good, a.policy(), signing.ErrPolicy, "layer of type "+dsseType)
+	// Unless the same signer signed it, other bytes are nobody's.
+	a.legacyAttestations(repo, evil.Digest, dsseType, nil, bytes.Replace(env, []byte(base64.StdEncoding.EncodeToString([]byte(statement(testResult, good.Digest)))), []byte(base64.StdEncoding.EncodeToString([]byte(statement(testResult, evil.Digest)))), 1))
+	a.attested(repo, ref, evil, a.policy(), signing.ErrPolicy, "")
 }
 
 func TestAttack02BundleMoved(t *testing.T) {
@@ -286,6 +356,22 @@ func TestAttack04PayloadTypes(t *testing.T) {
 	a.verify(repo, ref, d, a.policy(), signing.ErrPolicy, "layer of type text/html")
 }
 
+func TestAttack04LegacyAttestationTypes(t *testing.T) {
+	a := newArena(t)
+	repo, ref, d := a.artifact("r/a", "a")
+	env := a.envelope(statement(testResult, d.Digest))
+	a.legacyAttestations(repo, d.Digest, "text/html", nil, env)
+	a.attested(repo, ref, d, a.policy(), signing.ErrPolicy, "layer of type text/html")
+	a.legacyAttestations(repo, d.Digest, dsseType, nil, bytes.Replace(env, []byte(intoto), []byte("application/json"), 1))
+	a.attested(repo, ref, d, a.policy(), signing.ErrPolicy, `payload type "application/json"`)
+	// The statement says what it is, not an annotation beside it.
+	a.legacyAttestations(repo, d.Digest, dsseType, map[string]string{"predicateType": testResult}, a.envelope(statement("https://example.com/other", d.Digest)))
+	a.attested(repo, ref, d, a.policy(), signing.ErrNoAttestation, "")
+	// Repeated keys are read by nobody.
+	a.legacyAttestations(repo, d.Digest, dsseType, nil, a.envelope(strings.Replace(statement("https://example.com/other", d.Digest), `"predicateType"`, `"predicateType":"`+testResult+`","predicateType"`, 1)))
+	a.attested(repo, ref, d, a.policy(), signing.ErrPolicy, "")
+}
+
 func TestAttack05AttestationAsSignature(t *testing.T) {
 	a := newArena(t)
 	repo, ref, d := a.artifact("r/a", "a")
@@ -348,6 +434,42 @@ func TestAttack08EvidenceMissing(t *testing.T) {
 	if _, err := signing.NewKeylessSigner(&signing.Services{Fulcio: auth.Fulcio, Logs: []signing.Log{{URL: "http://r", Version: 2}}}, signtest.Token("i", "s")); err == nil {
 		t.Error("a log of version 2 without a timestamp authority was accepted")
 	}
+}
+
+// TestAttack08BorrowedTimestamp: a genuine timestamp of one thing beside
+// another does not count, also where the older format has two places to say
+// what was stamped.
+func TestAttack08BorrowedTimestamp(t *testing.T) {
+	a := newArena(t)
+	auth := signtest.New(t)
+	repo, ref, d := a.artifact("r/a", "a")
+	policy := a.policy()
+	policy.Root, policy.Evidence = auth.Root, signing.Evidence{Timestamps: 1}
+	env, other := a.envelope(statement(testResult, d.Digest)), []byte("another signature")
+	stamp := func(data []byte) string {
+		ts, err := sign.NewTimestampAuthority(&sign.TimestampAuthorityOptions{URL: auth.Timestamp}).GetTimestamp(t.Context(), data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf(`{"SignedRFC3161Timestamp":%q}`, base64.StdEncoding.EncodeToString(ts))
+	}
+	const signature, timestamp = "dev.cosignproject.cosign/signature", "dev.sigstore.cosign/rfc3161timestamp"
+	for name, tt := range map[string]struct {
+		annotations map[string]string
+		want        error
+	}{
+		"its own":                    {map[string]string{timestamp: stamp(env)}, nil},
+		"none":                       {nil, signing.ErrPolicy},
+		"another's":                  {map[string]string{timestamp: stamp(other)}, signing.ErrPolicy},
+		"another's, with what it is": {map[string]string{timestamp: stamp(other), signature: base64.StdEncoding.EncodeToString(other)}, signing.ErrPolicy},
+	} {
+		t.Log(name)
+		a.legacyAttestations(repo, d.Digest, dsseType, tt.annotations, env)
+		a.attested(repo, ref, d, policy, tt.want, "")
+	}
+	// A key needs a log entry if one is required, in this format as well.
+	policy.Evidence = signing.Evidence{Tlog: 1}
+	a.attested(repo, ref, d, policy, signing.ErrPolicy, "no log entry")
 }
 
 func TestAttack09ExpiredCertificate(t *testing.T) {
@@ -504,6 +626,26 @@ func TestAttack18JunkLayers(t *testing.T) {
 	// A payload that is larger than any.
 	a.legacy(repo, d.Digest, simpleSigning, payload(ref, d.Digest, cosignType)+strings.Repeat(" ", 64<<10))
 	a.verify(repo, ref, d, a.policy(), signing.ErrPolicy, "at most 65536 are read")
+}
+
+func TestAttack18JunkAttestations(t *testing.T) {
+	a := newArena(t)
+	repo, ref, d := a.artifact("r/a", "a")
+	good := a.envelope(statement(testResult, d.Digest))
+	list := [][]byte{good}
+	for i := range 32 {
+		list = append(list, fmt.Appendf(nil, `{"junk":%d}`, i))
+	}
+	a.legacyAttestations(repo, d.Digest, dsseType, nil, list...)
+	a.attested(repo, ref, d, a.policy(), signing.ErrTooMuch, "33 layers")
+	a.legacyAttestations(repo, d.Digest, dsseType, nil, append(good, bytes.Repeat([]byte(" "), 8<<20)...))
+	a.attested(repo, ref, d, a.policy(), signing.ErrPolicy, "at most 8388608 are read")
+	a.legacyAttestations(repo, d.Digest, dsseType, map[string]string{"x": strings.Repeat("x", 256<<10)}, good)
+	a.attested(repo, ref, d, a.policy(), signing.ErrPolicy, "bytes of annotations")
+	// Junk beside a good one does not hide it.
+	a.legacyAttestations(repo, d.Digest, dsseType, nil, []byte("junk"), good)
+	a.attach(repo, d, bundleType, []byte("junk"))
+	a.attested(repo, ref, d, a.policy(), nil, "")
 }
 
 func TestAttack19ForeignBundleHidesLegacy(t *testing.T) {

@@ -134,8 +134,8 @@ func (a *Attestation) Require(want map[string]string) error {
 }
 
 // VerifyAttestations returns the attestations of one type that policy accepts,
-// in the order of the registry's list. Only bundles are looked at. The error
-// wraps [ErrNoAttestation] if there is none, and [ErrPolicy] if there are some
+// in the order of the registry's list, and after them those of the older format,
+// which are read and not written. The error wraps [ErrNoAttestation] if there is none, and [ErrPolicy] if there are some
 // but none is acceptable.
 //
 // A registry can hide attestations, so conclude from what is there, never from
@@ -152,9 +152,9 @@ func (Checker) VerifyAttestations(ctx context.Context, target content.ReadOnlyGr
 	if len(list) == 0 {
 		return nil, fmt.Errorf("%w: it names no key and no identity", ErrPolicy)
 	}
-	c := &collector{target: target, reference: reference, subject: subject, predicateType: uri, noLegacy: true}
+	c := &collector{target: target, reference: reference, subject: subject, predicateType: uri, noLegacy: policy.NoLegacy}
 	var found []Attestation
-	err = c.eachStatement(ctx, list, func(_ *authority, v *Verification, st *intoto.Statement) (bool, error) {
+	err = c.eachAttestation(ctx, list, func(_ *authority, v *Verification, st *intoto.Statement) (bool, error) {
 		if err := hasAnnotations(v.Annotations, policy.Annotations); err != nil {
 			return false, err
 		}

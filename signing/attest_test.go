@@ -3,9 +3,14 @@ package signing_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/krmcat/krmcat/registry/regmem"
+	"github.com/krmcat/krmcat/registry/regserver"
 	"github.com/krmcat/krmcat/registry/regtest"
 	"github.com/krmcat/krmcat/signing"
 )
@@ -91,62 +96,132 @@ func TestAttestMistakes(t *testing.T) {
 	}
 }
 
-// TestInteropAttestations: attestations go both ways.
+// TestInteropAttestations: attestations by keys go both ways, on registries
+// with and without the referrers API.
 func TestInteropAttestations(t *testing.T) {
 	t.Parallel()
+	for where, srv := range map[string]*regtest.Server{
+		"referrers": regtest.NewServer(t),
+		"tags":      regtest.NewServerWith(t, regmem.New(), &regserver.Options{NoReferrers: true}),
+	} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			interopAttestations(t, srv)
+		})
+	}
+}
+
+func interopAttestations(t *testing.T, srv *regtest.Server) {
 	c := newCosign(t)
-	srv := regtest.NewServer(t)
 	pair, err := signing.GenerateKeyPair([]byte("secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.write(t, "k.key", pair.Private)
 	c.write(t, "k.pub", pair.Public)
-	c.write(t, "predicate.json", []byte(`{"result":"PASSED"}`))
+	c.write(t, "other.pub", otherKey(t))
+	predicates := map[string]string{
+		testResult:                        `{"result":"PASSED"}`,
+		"https://slsa.dev/provenance/v1":  `{"buildDefinition":{"buildType":"https://example.com/make","externalParameters":{}},"runDetails":{"builder":{"id":"https://example.com/ci"}}}`,
+		"https://spdx.dev/Document":       `{"spdxVersion":"SPDX-2.3","name":"hello"}`,
+		"https://cyclonedx.org/bom":       `{"bomFormat":"CycloneDX","specVersion":"1.6"}`,
+		"https://example.com/anything/v1": `{"a":[1,2.5,"x",null,true]}`,
+	}
 	signer, err := signing.LoadSigner(t.Context(), signing.KeyOptions{Ref: c.dir + "/k.key", Password: func() ([]byte, error) { return []byte("secret"), nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	policy := signing.Policy{Keys: []any{signer.PublicKey()}}
 	verify := map[string][]string{
-		"cosign2": {"verify-attestation", "--key", "k.pub", "--insecure-ignore-tlog=true", "--new-bundle-format", "--trusted-root", "empty-root.json", "--type", testResult},
-		"cosign3": {"verify-attestation", "--key", "k.pub", "--insecure-ignore-tlog=true", "--type", testResult},
+		"cosign2": {"verify-attestation", "--insecure-ignore-tlog=true", "--new-bundle-format", "--trusted-root", "empty-root.json"},
+		"cosign3": {"verify-attestation", "--insecure-ignore-tlog=true"},
 	}
 	repo := repository(t, srv.Host, "fn/a")
 	ref := srv.Host + "/fn/a"
-	subject := push(t, repo, "ours", "v1")
-	if _, err := signer.With(signing.SignOptions{}).Attest(t.Context(), repo, ref, subject, "test-result", json.RawMessage(`{"result":"PASSED"}`)); err != nil {
-		t.Fatal(err)
-	}
-	for bin, args := range verify {
+	for uri, predicate := range predicates {
+		subject := push(t, repo, "ours"+uri, "v1")
 		at := ref + "@" + subject.Digest.String()
-		c.want(t, true, bin, append(args, at)...)
-		args = append(args[:len(args)-1:len(args)-1], "https://example.com/other", at)
-		c.want(t, false, bin, args...)
-	}
-	// A known flaw of cosign: it takes this artifact, which has a test result
-	// only, for signed. krmcat does not.
-	at := ref + "@" + subject.Digest.String()
-	c.want(t, true, "cosign3", "verify", "--key", "k.pub", "--insecure-ignore-tlog=true", at)
-	c.want(t, true, "cosign2", "verify", "--key", "k.pub", "--insecure-ignore-tlog=true", "--trusted-root", "empty-root.json", at)
-	if _, err := (signing.Checker{}).Verify(t.Context(), repo, ref, subject, policy); !errors.Is(err, signing.ErrUnsigned) {
-		t.Errorf("krmcat: got %v, want ErrUnsigned", err)
+		if _, err := signer.With(signing.SignOptions{}).Attest(t.Context(), repo, ref, subject, uri, json.RawMessage(predicate)); err != nil {
+			t.Fatal(err)
+		}
+		for bin, args := range verify {
+			c.want(t, true, bin, slices.Concat(args, []string{"--key", "k.pub", "--type", uri, at})...)
+			c.want(t, false, bin, slices.Concat(args, []string{"--key", "k.pub", "--type", "https://example.com/other", at})...)
+			c.want(t, false, bin, slices.Concat(args, []string{"--key", "other.pub", "--type", uri, at})...)
+		}
+		if uri != testResult {
+			continue
+		}
+		// A known flaw of cosign: it takes this artifact, which has a test
+		// result only, for signed. krmcat does not.
+		c.want(t, true, "cosign3", "verify", "--key", "k.pub", "--insecure-ignore-tlog=true", at)
+		c.want(t, true, "cosign2", "verify", "--key", "k.pub", "--insecure-ignore-tlog=true", "--trusted-root", "empty-root.json", at)
+		if _, err := (signing.Checker{}).Verify(t.Context(), repo, ref, subject, policy); !errors.Is(err, signing.ErrUnsigned) {
+			t.Errorf("krmcat: got %v, want ErrUnsigned", err)
+		}
 	}
 
 	for bin := range c.bins {
-		subject := push(t, repo, "theirs"+bin, "v1")
-		args := []string{"attest", "--key", "k.key", "--tlog-upload=false", "--yes", "--new-bundle-format=true", "--allow-insecure-registry", "--type", testResult, "--predicate", "predicate.json"}
-		if bin == "cosign3" {
-			args = append(args, "--use-signing-config=false")
-		}
-		c.want(t, true, bin, append(args, ref+"@"+subject.Digest.String())...)
-		list, err := signing.Checker{}.VerifyAttestations(t.Context(), repo, ref, subject, "test-result", policy)
-		if err != nil {
-			t.Errorf("%s: %v", bin, err)
-			continue
-		}
-		if err := list[0].Require(map[string]string{"result": "PASSED"}); err != nil {
-			t.Errorf("%s: %v", bin, err)
+		for _, bundle := range []bool{true, false} {
+			// Several types on one artifact: the older format keeps all
+			// behind one tag.
+			subject := push(t, repo, fmt.Sprint("theirs", bin, bundle), "v1")
+			for uri, predicate := range predicates {
+				c.write(t, "predicate.json", []byte(predicate))
+				args := []string{"attest", "--key", "k.key", "--tlog-upload=false", "--yes", fmt.Sprintf("--new-bundle-format=%v", bundle), "--allow-insecure-registry", "--type", uri, "--predicate", "predicate.json"}
+				if bin == "cosign3" {
+					args = append(args, "--use-signing-config=false")
+				}
+				c.want(t, true, bin, append(args, ref+"@"+subject.Digest.String())...)
+			}
+			for uri, predicate := range predicates {
+				list, err := signing.Checker{}.VerifyAttestations(t.Context(), repo, ref, subject, uri, policy)
+				if err != nil || len(list) != 1 {
+					t.Errorf("%s bundle=%v %s: got %d, %v; want 1", bin, bundle, uri, len(list), err)
+					continue
+				}
+				if a := list[0]; (a.Format == signing.FormatBundle) != bundle || a.Key != signer.Fingerprint() || a.PredicateType != uri {
+					t.Errorf("%s bundle=%v %s: got format %s by %s of type %s", bin, bundle, uri, a.Format, a.Key, a.PredicateType)
+				}
+				if strings.HasPrefix(uri, "https://slsa.dev/") {
+					continue // cosign fills in what it leaves out
+				}
+				var got, want any
+				if err := json.Unmarshal(list[0].Predicate, &got); err != nil {
+					t.Fatal(err)
+				}
+				if err := json.Unmarshal([]byte(predicate), &want); err != nil {
+					t.Fatal(err)
+				}
+				if !reflect.DeepEqual(got, want) {
+					t.Errorf("%s bundle=%v %s: got predicate %s, want %s", bin, bundle, uri, list[0].Predicate, predicate)
+				}
+			}
+			if _, err := (signing.Checker{}).VerifyAttestations(t.Context(), repo, ref, subject, "https://example.com/none", policy); !errors.Is(err, signing.ErrNoAttestation) {
+				t.Errorf("%s bundle=%v, no such type: got %v, want ErrNoAttestation", bin, bundle, err)
+			}
+			other := signing.Policy{Keys: []any{newSigner(t).PublicKey()}}
+			if _, err := (signing.Checker{}).VerifyAttestations(t.Context(), repo, ref, subject, testResult, other); !errors.Is(err, signing.ErrPolicy) {
+				t.Errorf("%s bundle=%v, other key: got %v, want ErrPolicy", bin, bundle, err)
+			}
+			strict := policy
+			strict.NoLegacy = true
+			if _, err := (signing.Checker{}).VerifyAttestations(t.Context(), repo, ref, subject, testResult, strict); (err == nil) != bundle {
+				t.Errorf("%s bundle=%v, without the older format: got %v", bin, bundle, err)
+			}
+			// The older format is no signature either, for anybody.
+			if _, err := (signing.Checker{}).Verify(t.Context(), repo, ref, subject, policy); !errors.Is(err, signing.ErrUnsigned) {
+				t.Errorf("%s bundle=%v, as a signature: got %v, want ErrUnsigned", bin, bundle, err)
+			}
+			attached, err := signing.ListAttached(t.Context(), repo, ref, subject, policy)
+			if err != nil || len(attached) != len(predicates) {
+				t.Errorf("%s bundle=%v: %d things hang on it, %v; want %d", bin, bundle, len(attached), err, len(predicates))
+			}
+			for _, a := range attached {
+				if a.Kind != signing.KindAttestation || a.Verified == nil || predicates[a.PredicateType] == "" {
+					t.Errorf("%s bundle=%v: got %s %s, verified %v: %s", bin, bundle, a.Kind, a.PredicateType, a.Verified != nil, a.Problem)
+				}
+			}
 		}
 	}
 }

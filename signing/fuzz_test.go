@@ -1,11 +1,14 @@
 package signing
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -89,6 +92,86 @@ func FuzzLegacy(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzLegacyAttestation: no attestation of the older format crashes the
+// verifier, and none is accepted that was not signed.
+func FuzzLegacyAttestation(f *testing.F) {
+	vs, err := ca.NewVirtualSigstore()
+	if err != nil {
+		f.Fatal(err)
+	}
+	k, err := testKeySigner()
+	if err != nil {
+		f.Fatal(err)
+	}
+	subject := digest.FromString("x")
+	st, err := newStatement("r", subject, predicateNames[0].uri, json.RawMessage(`{"result":"PASSED"}`), nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := legacyEnvelope(f, k, st)
+	dsseEntry := base64.StdEncoding.EncodeToString([]byte(`{"apiVersion":"0.0.1","kind":"dsse","spec":{"envelopeHash":{"algorithm":"sha256","value":"` + digest.FromBytes(good).Encoded() + `"},"signatures":[]}}`))
+	entry := `{"SignedEntryTimestamp":"AAAA","Payload":{"body":"` + dsseEntry + `","integratedTime":1,"logIndex":1,"logID":"00"}}`
+	f.Add(good, "", "", "")
+	f.Add(good, "", entry, `{"SignedRFC3161Timestamp":"AAAA"}`)
+	f.Add([]byte(`{"payloadType":"application/vnd.in-toto+json","payload":"e30=","signatures":[]}`), "x", entry, "")
+	f.Add([]byte(`{"payloadType":"application/vnd.in-toto+json","payload":"!","signatures":[{"sig":"AAAA"}]}`), "", strings.Replace(entry, dsseEntry, "e30=", 1), "null")
+	var list []*authority
+	for _, ev := range []Evidence{{Timestamps: 1, NoSCT: true}, {Tlog: 1}, {Timestamps: 1, Tlog: 1}} {
+		list = append(list, &authority{identity: Identity{Issuer: testIssuer, Subject: testSubject}, root: vs, evidence: ev}, &authority{key: k.public, root: vs, evidence: ev})
+	}
+	list = append(list, &authority{key: k.public})
+	for _, a := range list {
+		if err := a.prepare(); err != nil {
+			f.Fatal(err)
+		}
+	}
+	f.Fuzz(func(t *testing.T, envelope []byte, cert, bundle, timestamp string) {
+		target := memory.New()
+		layer, err := oras.PushBytes(t.Context(), target, "application/vnd.dsse.envelope.v1+json", envelope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer.Annotations = map[string]string{}
+		for key, v := range map[string]string{static.CertificateAnnotationKey: cert, static.BundleAnnotationKey: bundle, static.RFC3161TimestampAnnotationKey: timestamp} {
+			if v != "" {
+				layer.Annotations[key] = v
+			}
+		}
+		att, err := fetchLegacyAttestation(t.Context(), target, layer)
+		if err != nil {
+			return
+		}
+		for _, a := range list {
+			_, got, err := a.verifyLegacyAttestation(t.Context(), att, subject)
+			if err != nil {
+				continue
+			}
+			// The envelope can be written in other ways; the statement cannot.
+			if p := got.GetPredicate().GetFields()["result"].GetStringValue(); p != "PASSED" || got.GetPredicateType() != predicateNames[0].uri {
+				t.Errorf("%s accepted %q", a, envelope)
+			}
+		}
+	})
+}
+
+// legacyEnvelope signs a statement as cosign attest did.
+func legacyEnvelope(t testing.TB, k *KeySigner, st []byte) []byte {
+	t.Helper()
+	pae := fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(payloadInToto), payloadInToto, len(st), st)
+	sig, err := k.sv.SignMessage(bytes.NewReader(pae))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := json.Marshal(map[string]any{
+		"payloadType": payloadInToto, "payload": base64.StdEncoding.EncodeToString(st),
+		"signatures": []any{map[string]string{"keyid": "", "sig": base64.StdEncoding.EncodeToString(sig)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return env
 }
 
 // FuzzPrivateKey: no file crashes the reader of keys; what it accepts signs and

@@ -15,8 +15,11 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	intoto "github.com/in-toto/attestation/go/v1"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/sigstore/cosign/v2/pkg/cosign"
 	cbundle "github.com/sigstore/cosign/v2/pkg/cosign/bundle"
 	"github.com/sigstore/cosign/v2/pkg/oci"
@@ -24,6 +27,7 @@ import (
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
 	"github.com/sigstore/sigstore-go/pkg/sign"
 	"github.com/sigstore/sigstore/pkg/signature/payload"
+	"google.golang.org/protobuf/encoding/protojson"
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/errdef"
@@ -38,9 +42,17 @@ const (
 	maxAnnotationBytes      = 256 << 10 // certificates, log entries and timestamps of one signature
 )
 
-// legacyTag is the tag that holds the signatures of a subject.
-func legacyTag(d digest.Digest) string {
-	return strings.Replace(d.String(), ":", "-", 1) + ".sig"
+// Endings of the tags that hold the signatures and the attestations of a
+// subject.
+const (
+	signatureTag   = ".sig"
+	attestationTag = ".att"
+)
+
+// legacyTag is the tag that holds the signatures of a subject, or its
+// attestations.
+func legacyTag(d digest.Digest, ending string) string {
+	return strings.Replace(d.String(), ":", "-", 1) + ending
 }
 
 // attachLegacy adds a signature to the tag of a subject. Of two signers who do
@@ -56,13 +68,13 @@ func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, re
 	}
 	manifest := &ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest}
 	manifest.SchemaVersion = 2
-	if _, old, err := legacyManifest(ctx, target, subject.Digest); err == nil {
+	if _, old, err := legacyManifest(ctx, target, subject.Digest, signatureTag); err == nil {
 		manifest.Layers = old.Layers
 	} else if !errors.Is(err, errdef.ErrNotFound) {
 		return ocispec.Descriptor{}, err
 	}
 	if len(manifest.Layers) >= maxLegacyLayers {
-		return ocispec.Descriptor{}, fmt.Errorf("%w: %s has %d signatures already", ErrTooMuch, legacyTag(subject.Digest), len(manifest.Layers))
+		return ocispec.Descriptor{}, fmt.Errorf("%w: %s has %d signatures already", ErrTooMuch, legacyTag(subject.Digest, signatureTag), len(manifest.Layers))
 	}
 	layer := ocispec.Descriptor{
 		MediaType:   string(ctypes.SimpleSigningMediaType),
@@ -82,9 +94,9 @@ func attachLegacy(ctx context.Context, maker bundleMaker, target oras.Target, re
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("writing the manifest: %w", err)
 	}
-	desc, err := oras.TagBytes(ctx, target, ocispec.MediaTypeImageManifest, data, legacyTag(subject.Digest))
+	desc, err := oras.TagBytes(ctx, target, ocispec.MediaTypeImageManifest, data, legacyTag(subject.Digest, signatureTag))
 	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("tagging %s: %w", legacyTag(subject.Digest), err)
+		return ocispec.Descriptor{}, fmt.Errorf("tagging %s: %w", legacyTag(subject.Digest, signatureTag), err)
 	}
 	return desc, nil
 }
@@ -187,14 +199,14 @@ func setJSON(m map[string]string, key string, v any) error {
 	return nil
 }
 
-// legacyManifest fetches the manifest behind the tag of a subject. The error
+// legacyManifest fetches the manifest behind a tag of a subject. The error
 // wraps [errdef.ErrNotFound] if there is none.
-func legacyManifest(ctx context.Context, target content.ReadOnlyStorage, subject digest.Digest) (ocispec.Descriptor, *ocispec.Manifest, error) {
+func legacyManifest(ctx context.Context, target content.ReadOnlyStorage, subject digest.Digest, ending string) (ocispec.Descriptor, *ocispec.Manifest, error) {
 	resolver, ok := target.(content.Resolver)
 	if !ok {
 		return ocispec.Descriptor{}, nil, errdef.ErrNotFound // without tags there is none
 	}
-	tag := legacyTag(subject)
+	tag := legacyTag(subject, ending)
 	desc, err := resolver.Resolve(ctx, tag)
 	if err != nil {
 		if errors.Is(err, errdef.ErrNotFound) {
@@ -217,8 +229,20 @@ func legacyManifest(ctx context.Context, target content.ReadOnlyStorage, subject
 
 // fetchLegacy reads one signature of the older format.
 func fetchLegacy(ctx context.Context, target content.Fetcher, layer ocispec.Descriptor) (oci.Signature, error) {
-	if layer.MediaType != string(ctypes.SimpleSigningMediaType) {
-		return nil, fmt.Errorf("layer of type %s, not %s", layer.MediaType, ctypes.SimpleSigningMediaType)
+	return fetchLegacyLayer(ctx, target, layer, string(ctypes.SimpleSigningMediaType), maxPayloadBytes, layer.Annotations[static.SignatureAnnotationKey])
+}
+
+// fetchLegacyAttestation reads one attestation of the older format. It holds
+// its signature itself: what an annotation says is left out, or a timestamp of
+// that would be taken for one of the attestation.
+func fetchLegacyAttestation(ctx context.Context, target content.Fetcher, layer ocispec.Descriptor) (oci.Signature, error) {
+	return fetchLegacyLayer(ctx, target, layer, ctypes.DssePayloadType, maxBundleBytes, "")
+}
+
+// fetchLegacyLayer reads a layer of the older format with its annotations.
+func fetchLegacyLayer(ctx context.Context, target content.Fetcher, layer ocispec.Descriptor, mediaType string, limit int64, signature string) (oci.Signature, error) {
+	if layer.MediaType != mediaType {
+		return nil, fmt.Errorf("layer of type %s, not %s", layer.MediaType, mediaType)
 	}
 	n := 0
 	for k, v := range layer.Annotations {
@@ -227,12 +251,12 @@ func fetchLegacy(ctx context.Context, target content.Fetcher, layer ocispec.Desc
 	if n > maxAnnotationBytes {
 		return nil, fmt.Errorf("%w: %d bytes of annotations, at most %d are read", ErrTooMuch, n, maxAnnotationBytes)
 	}
-	data, err := fetchBytes(ctx, target, layer, maxPayloadBytes)
+	data, err := fetchBytes(ctx, target, layer, limit)
 	if err != nil {
 		return nil, err
 	}
 	a := layer.Annotations
-	opts := []static.Option{static.WithAnnotations(a)}
+	opts := []static.Option{static.WithAnnotations(a), static.WithLayerMediaType(types.MediaType(mediaType))}
 	if cert := a[static.CertificateAnnotationKey]; cert != "" {
 		opts = append(opts, static.WithCertChain([]byte(cert), []byte(a[static.ChainAnnotationKey])))
 	}
@@ -250,7 +274,7 @@ func fetchLegacy(ctx context.Context, target content.Fetcher, layer ocispec.Desc
 		}
 		opts = append(opts, static.WithRFC3161Timestamp(&ts))
 	}
-	return static.NewSignature(data, a[static.SignatureAnnotationKey], opts...)
+	return static.NewSignature(data, signature, opts...)
 }
 
 // verifyLegacy checks a signature of the older format: with cosign, and then
@@ -268,7 +292,8 @@ func (a *authority) verifyLegacy(ctx context.Context, sig oci.Signature, referen
 	if err != nil {
 		return nil, err
 	}
-	if err := cosignVerify(ctx, sig, hash, co); err != nil {
+	co.ClaimVerifier = cosign.SimpleClaimVerifier // without it the digest is not compared
+	if err := guard(func() error { _, err := cosign.VerifyImageSignature(ctx, sig, hash, co); return err }); err != nil {
 		return nil, err
 	}
 	data, err := sig.Payload()
@@ -298,15 +323,159 @@ func (a *authority) verifyLegacy(ctx context.Context, sig oci.Signature, referen
 			v.Annotations[k] = s
 		}
 	}
-	if a.key == nil {
-		cert, err := sig.Cert()
-		if err != nil {
-			return nil, err
-		}
-		v.Certificate = cert
-		v.Identity = certificateIdentity(cert)
+	return v, a.legacyIdentity(v, sig)
+}
+
+// legacyIdentity says in a verification who signed without a key.
+func (a *authority) legacyIdentity(v *Verification, sig oci.Signature) error {
+	if a.key != nil {
+		return nil
 	}
-	return v, nil
+	cert, err := sig.Cert()
+	if err != nil {
+		return err
+	}
+	v.Certificate = cert
+	v.Identity = certificateIdentity(cert)
+	return nil
+}
+
+// verifyLegacyAttestation checks an attestation of the older format with
+// cosign, and reads the statement that was verified as bundles' are read.
+func (a *authority) verifyLegacyAttestation(ctx context.Context, att oci.Signature, subject digest.Digest) (*Verification, *intoto.Statement, error) {
+	hash, err := v1.NewHash(subject.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := legacyStatement(att)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := subjectOf(st, subject)
+	if err != nil {
+		return nil, nil, err
+	}
+	co, err := a.legacyOptions()
+	if err != nil {
+		return nil, nil, err
+	}
+	when, err := a.legacyTime(att)
+	if err != nil {
+		return nil, nil, err
+	}
+	co.ClaimVerifier = cosign.IntotoSubjectClaimVerifier
+	// This is what VerifyImageAttestation calls for each, but in goroutines of
+	// its own, whose panics nobody can catch.
+	if err := guard(func() error { _, err := cosign.VerifyBlobAttestation(ctx, att, hash, co); return err }); err != nil {
+		return nil, nil, err
+	}
+	v := &Verification{Subject: subject, Format: FormatLegacy, Key: a.fingerprint, Reference: s.GetName(), Annotations: annotationsOf(s), Time: when}
+	return v, st, a.legacyIdentity(v, att)
+}
+
+// legacyStatement reads the statement in an envelope, unverified.
+func legacyStatement(att oci.Signature) (*intoto.Statement, error) {
+	data, err := att.Payload()
+	if err != nil {
+		return nil, err
+	}
+	// As cosign reads it, so that both see the same payload.
+	var env dsse.Envelope
+	if err := json.Unmarshal(data, &env); err != nil {
+		return nil, fmt.Errorf("reading the envelope: %w", err)
+	}
+	if env.PayloadType != payloadInToto {
+		return nil, fmt.Errorf("envelope of payload type %q, not %s", env.PayloadType, payloadInToto)
+	}
+	payload, err := env.DecodeB64Payload()
+	if err != nil {
+		return nil, fmt.Errorf("reading the envelope: %w", err)
+	}
+	st := &intoto.Statement{}
+	if err := protojson.Unmarshal(payload, st); err != nil {
+		return nil, fmt.Errorf("reading the statement: %w", err)
+	}
+	return st, nil
+}
+
+// eachLegacy calls fn with each signature of the older format that an
+// authority vouches for, until it is enough.
+func (c *collector) eachLegacy(ctx context.Context, list []*authority, fn signatureFunc) error {
+	return c.eachLegacyLayer(ctx, signatureTag, fetchLegacy, list, func(a *authority, sig oci.Signature) (*Verification, func() (bool, error), error) {
+		v, err := a.verifyLegacy(ctx, sig, c.reference, c.subject.Digest, c.mirrors)
+		return v, func() (bool, error) { return fn(a, v) }, err
+	})
+}
+
+// eachLegacyAttestation calls fn with each attestation of the older format and
+// of the wanted type that an authority vouches for, until it is enough.
+func (c *collector) eachLegacyAttestation(ctx context.Context, list []*authority, fn statementFunc) error {
+	return c.eachLegacyLayer(ctx, attestationTag, fetchLegacyAttestation, list, func(a *authority, att oci.Signature) (*Verification, func() (bool, error), error) {
+		if st, err := legacyStatement(att); err == nil && st.GetPredicateType() != c.predicateType {
+			return nil, nil, errOtherType
+		}
+		v, st, err := a.verifyLegacyAttestation(ctx, att, c.subject.Digest)
+		if err == nil {
+			err = isAttestation(st, c.predicateType)
+		}
+		return v, func() (bool, error) { return fn(a, v, st) }, err
+	})
+}
+
+// errOtherType: an attestation of the older format is of another type than is
+// looked for, by what it says. All types are behind one tag.
+var errOtherType = errors.New("other type")
+
+// eachLegacyLayer goes through what is behind a tag of the older format. Check
+// verifies one for an authority, and its result says whether it is enough.
+func (c *collector) eachLegacyLayer(ctx context.Context, ending string,
+	fetch func(context.Context, content.Fetcher, ocispec.Descriptor) (oci.Signature, error), list []*authority,
+	check func(*authority, oci.Signature) (*Verification, func() (enough bool, err error), error)) error {
+	desc, m, err := legacyManifest(ctx, c.target, c.subject.Digest, ending)
+	switch {
+	case errors.Is(err, errdef.ErrNotFound):
+		return nil
+	case errors.Is(err, ErrTooMuch):
+		return err
+	case err != nil:
+		c.note(desc.Digest, err)
+		return nil
+	}
+	for _, layer := range m.Layers {
+		sig, err := fetch(ctx, c.target, layer)
+		if err != nil {
+			c.note(layer.Digest, err)
+			continue
+		}
+		var problem error
+		accepted := false
+		for _, a := range list {
+			v, result, err := check(a, sig)
+			if err == nil {
+				err = checkNames(v.Annotations, c.subject)
+			}
+			if err == nil {
+				v.Signature = desc
+				var enough bool
+				if enough, err = result(); enough {
+					return nil
+				}
+			}
+			if err != nil {
+				problem = fmt.Errorf("%s: %w", a, err)
+			} else {
+				accepted = true
+			}
+		}
+		switch {
+		case accepted:
+		case errors.Is(problem, errOtherType):
+			c.others++
+		default:
+			c.note(layer.Digest, problem)
+		}
+	}
+	return ctx.Err()
 }
 
 // legacyOptions are cosign's options for what the authority requires.
@@ -315,7 +484,6 @@ func (a *authority) legacyOptions() (*cosign.CheckOpts, error) {
 		return nil, errors.New("signatures of the older format carry one timestamp and one log entry at most")
 	}
 	co := &cosign.CheckOpts{
-		ClaimVerifier:       cosign.SimpleClaimVerifier, // without it the digest is not compared
 		Offline:             true,
 		IgnoreTlog:          a.evidence.Tlog == 0,
 		IgnoreSCT:           a.evidence.NoSCT || a.key != nil,
@@ -333,16 +501,15 @@ func (a *authority) legacyOptions() (*cosign.CheckOpts, error) {
 	return co, nil
 }
 
-// cosignVerify lets cosign check a signature. cosign panics on some that are
-// made to do so; those known are kept from it, and the rest are errors.
-func cosignVerify(ctx context.Context, sig oci.Signature, hash v1.Hash, co *cosign.CheckOpts) (err error) {
+// guard lets cosign check a signature. cosign panics on some that are made to
+// do so; those known are kept from it, and the rest are errors.
+func guard(check func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("malformed signature: %v", r)
 		}
 	}()
-	_, err = cosign.VerifyImageSignature(ctx, sig, hash, co)
-	return err
+	return check()
 }
 
 // legacyTime is the time of signing that the required evidence claims,
@@ -381,15 +548,12 @@ func (a *authority) legacyTime(sig oci.Signature) (time.Time, error) {
 	return t, a.window(t)
 }
 
-// timestamp verifies a timestamp of a signature.
+// timestamp verifies a timestamp of a signature, or of the whole envelope of
+// an attestation.
 func (a *authority) timestamp(sig oci.Signature, ts []byte) (time.Time, error) {
-	b64, err := sig.Base64Signature()
+	raw, err := timestamped(sig)
 	if err != nil {
 		return time.Time{}, err
-	}
-	raw, err := base64.StdEncoding.DecodeString(b64)
-	if err != nil || len(raw) == 0 {
-		return time.Time{}, errors.New("the signature is not base64")
 	}
 	for _, tsa := range a.root.TimestampingAuthorities() {
 		if t, err := tsa.Verify(ts, raw); err == nil {
@@ -397,6 +561,26 @@ func (a *authority) timestamp(sig oci.Signature, ts []byte) (time.Time, error) {
 		}
 	}
 	return time.Time{}, errors.New("no trusted authority made the timestamp")
+}
+
+// timestamped is what the timestamp of a signature is about.
+func timestamped(sig oci.Signature) ([]byte, error) {
+	kind, err := sig.MediaType()
+	if err != nil {
+		return nil, err
+	}
+	if string(kind) == ctypes.DssePayloadType {
+		return sig.Payload()
+	}
+	b64, err := sig.Base64Signature()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := base64.StdEncoding.DecodeString(b64)
+	if err != nil || len(raw) == 0 {
+		return nil, errors.New("the signature is not base64")
+	}
+	return raw, nil
 }
 
 // sameRepository checks the repository that a signature was made for, so that

@@ -63,7 +63,7 @@ type Policy struct {
 	// Mirrors maps the name of a repository, as content is fetched now, to
 	// the name that it was signed under. Only the older format records names.
 	Mirrors map[string]string
-	// NoLegacy leaves signatures of the older format out.
+	// NoLegacy leaves signatures and attestations of the older format out.
 	NoLegacy bool
 }
 

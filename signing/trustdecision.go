@@ -212,7 +212,7 @@ func (p *TrustPolicy) artifact(ctx context.Context, d *Decision, r *TrustRequest
 		return err
 	}
 	for _, a := range rule.Attestations {
-		if err := p.attestation(ctx, d, a, target, original, r.Subject); err != nil || d.err != nil {
+		if err := p.attestation(ctx, d, rule, a, target, original, r.Subject); err != nil || d.err != nil {
 			return err
 		}
 	}
@@ -371,16 +371,16 @@ func printable(s string) string {
 }
 
 // attestation checks one attestation that a rule needs.
-func (p *TrustPolicy) attestation(ctx context.Context, d *Decision, need TrustAttestation, target content.ReadOnlyGraphStorage, original string, subject ocispec.Descriptor) error {
+func (p *TrustPolicy) attestation(ctx context.Context, d *Decision, rule *TrustRule, need TrustAttestation, target content.ReadOnlyGraphStorage, original string, subject ocispec.Descriptor) error {
 	check := "attestation " + need.PredicateType
 	list := p.trusted(need.AnyOf)
 	if len(list) == 0 {
 		d.deny(check, errors.New("all its signers are revoked"))
 		return nil
 	}
-	c := &collector{target: target, reference: original, subject: subject, predicateType: need.PredicateType, noLegacy: true}
+	c := &collector{target: target, reference: original, subject: subject, predicateType: need.PredicateType, noLegacy: !rule.Legacy}
 	var by string
-	err := c.eachStatement(ctx, list, func(a *authority, v *Verification, st *intoto.Statement) (bool, error) {
+	err := c.eachAttestation(ctx, list, func(a *authority, v *Verification, st *intoto.Statement) (bool, error) {
 		if err := p.counts(a, v, nil, time.Time{}); err != nil {
 			return false, err
 		}

@@ -20,7 +20,6 @@ import (
 	"github.com/sigstore/sigstore-go/pkg/verify"
 	"github.com/sigstore/sigstore/pkg/signature"
 	"oras.land/oras-go/v2/content"
-	"oras.land/oras-go/v2/errdef"
 )
 
 // Checker verifies signatures. The zero value is ready and safe for
@@ -400,6 +399,21 @@ func (c *collector) each(ctx context.Context, list []*authority, fn signatureFun
 	return c.eachLegacy(ctx, list, fn)
 }
 
+// eachAttestation calls fn with each attestation of the wanted type that an
+// authority vouches for, in both formats, until it is enough.
+func (c *collector) eachAttestation(ctx context.Context, list []*authority, fn statementFunc) error {
+	enough := false
+	err := c.eachStatement(ctx, list, func(a *authority, v *Verification, st *intoto.Statement) (bool, error) {
+		var err error
+		enough, err = fn(a, v, st)
+		return enough, err
+	})
+	if err != nil || enough || c.noLegacy {
+		return err
+	}
+	return c.eachLegacyAttestation(ctx, list, fn)
+}
+
 // eachStatement calls fn with each bundle of the wanted type that an authority
 // vouches for, until it is enough.
 func (c *collector) eachStatement(ctx context.Context, list []*authority, fn statementFunc) error {
@@ -477,52 +491,6 @@ func isSignature(st *intoto.Statement) error {
 		return fmt.Errorf("signature of %d subjects; one is accepted", len(st.GetSubject()))
 	}
 	return nil
-}
-
-// eachLegacy calls fn with each signature of the older format that an
-// authority vouches for, until it is enough.
-func (c *collector) eachLegacy(ctx context.Context, list []*authority, fn signatureFunc) error {
-	desc, m, err := legacyManifest(ctx, c.target, c.subject.Digest)
-	switch {
-	case errors.Is(err, errdef.ErrNotFound):
-		return nil
-	case errors.Is(err, ErrTooMuch):
-		return err
-	case err != nil:
-		c.note(desc.Digest, err)
-		return nil
-	}
-	for _, layer := range m.Layers {
-		sig, err := fetchLegacy(ctx, c.target, layer)
-		if err != nil {
-			c.note(layer.Digest, err)
-			continue
-		}
-		var problem error
-		accepted := false
-		for _, a := range list {
-			v, err := a.verifyLegacy(ctx, sig, c.reference, c.subject.Digest, c.mirrors)
-			if err == nil {
-				err = checkNames(v.Annotations, c.subject)
-			}
-			if err == nil {
-				v.Signature = desc
-				var enough bool
-				if enough, err = fn(a, v); enough {
-					return nil
-				}
-			}
-			if err != nil {
-				problem = fmt.Errorf("%s: %w", a, err)
-			} else {
-				accepted = true
-			}
-		}
-		if !accepted {
-			c.note(layer.Digest, problem)
-		}
-	}
-	return ctx.Err()
 }
 
 // note keeps what was wrong with one signature.

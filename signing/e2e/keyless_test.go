@@ -253,6 +253,41 @@ func (w *world) attestations() {
 	w.write("predicate.json", `{"result":"PASSED"}`)
 	w.cosign("cosign3", true, "attest", "--signing-config", "signing_config.json", "--trusted-root", "trusted_root.json", "--identity-token", "token", "--allow-insecure-registry", "--yes", "--type", testResult, "--predicate", "predicate.json", x.at())
 	w.attested(x, w.workflowID())
+
+	// Into Rekor v1, in both formats.
+	x = w.artifact()
+	k = w.keyless("rekor1.json", w.mailToken())
+	if _, err := k.With(signing.SignOptions{}).Attest(w.t.Context(), x.repo, x.name, x.desc, "test-result", json.RawMessage(`{"result":"PASSED"}`)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.attested(x, id)
+	w.cosign("cosign3", true, join(flags("verify-attestation", "--type", testResult), identity(id), []string{x.at()})...)
+	w.cosign("cosign2", true, join(flags("verify-attestation", "--new-bundle-format", "--type", testResult), identity(id), []string{x.at()})...)
+	attest := []string{"--identity-token", "token", "--allow-insecure-registry", "--yes", "--type", testResult, "--predicate", "predicate.json"}
+	urls := []string{"--fulcio-url", w.fulcio, "--rekor-url", w.rekor1, "--timestamp-server-url", w.timestamp}
+	for _, args := range [][]string{
+		{"cosign3", "attest", "--signing-config", "rekor1.json", "--trusted-root", "trusted_root.json"},
+		join([]string{"cosign3", "attest", "--new-bundle-format=false", "--use-signing-config=false"}, urls),
+		{"cosign2", "attest", "--signing-config", "rekor1.json", "--trusted-root", "trusted_root.json", "--new-bundle-format"},
+		join([]string{"cosign2", "attest"}, urls),
+		join([]string{"cosign2", "attest", "--rekor-entry-type", "intoto"}, urls),
+	} {
+		x := w.artifact()
+		w.cosign(args[0], true, join(args[1:], attest, []string{x.at()})...)
+		w.attested(x, w.workflowID())
+		policy := signing.Policy{Identities: []signing.Identity{id}, Root: w.root, Evidence: full}
+		if _, err := (signing.Checker{}).VerifyAttestations(w.t.Context(), x.repo, x.name, x.desc, "test-result", policy); !errors.Is(err, signing.ErrPolicy) {
+			w.t.Errorf("%s: accepted for another identity: %v", strings.Join(args, " "), err)
+		}
+		policy.Identities[0], policy.Evidence = w.workflowID(), signing.Evidence{Timestamps: 1, Tlog: 2}
+		if _, err := (signing.Checker{}).VerifyAttestations(w.t.Context(), x.repo, x.name, x.desc, "test-result", policy); !errors.Is(err, signing.ErrPolicy) {
+			w.t.Errorf("%s: accepted with one log for two: %v", strings.Join(args, " "), err)
+		}
+	}
+
+	// Known: cosign 2.6.5 cannot attest into Rekor v2, as it cannot sign.
+	x = w.artifact()
+	w.cosign("cosign2", false, join([]string{"attest", "--signing-config", "signing_config.json", "--trusted-root", "trusted_root.json", "--new-bundle-format"}, attest, []string{x.at()})...)
 }
 
 func (w *world) attested(x subject, id signing.Identity) {
