@@ -35,6 +35,13 @@ type GCOptions struct {
 	Removed func(repository string, d digest.Digest)
 	// DryRun removes nothing and says what would be.
 	DryRun bool
+	// Interval leaves it at that if garbage was collected, by whatever server,
+	// less than that ago ([ErrNotDue]); 0 collects in any case.
+	Interval time.Duration
+	// Lease is how long another server that collects garbage may not be heard
+	// of before this one takes over; 0 is a minute. It has to be the same
+	// everywhere.
+	Lease time.Duration
 }
 
 // GCResult says what a garbage collection removed.
@@ -46,7 +53,8 @@ type GCResult struct {
 
 // GC collects garbage. It may run beside pushes through any server: what is
 // pushed, or asked for, while it runs is spared or put back. It takes at least as
-// long as [Settle], unless told otherwise. Two at a time do no harm.
+// long as [Settle], unless told otherwise. One of all servers does it at a time:
+// for the others, it is [ErrCollecting].
 func (s *Store) GC(ctx context.Context, opts *GCOptions) (GCResult, error) {
 	var o GCOptions
 	if opts != nil {
@@ -58,6 +66,36 @@ func (s *Store) GC(ctx context.Context, opts *GCOptions) (GCResult, error) {
 	if o.Settle == 0 {
 		o.Settle = Settle
 	}
+	if o.Lease == 0 {
+		o.Lease = defaultLease
+	}
+	if !o.DryRun {
+		l, err := s.acquireLease(ctx, o.Lease, o.Interval)
+		if err != nil {
+			return GCResult{}, err
+		}
+		collecting, stop := context.WithCancelCause(ctx)
+		renewed := make(chan struct{})
+		go func() {
+			defer close(renewed)
+			l.renew(collecting, func() { stop(errLeaseLost) })
+		}()
+		result, err := s.collect(collecting, o)
+		if lost := context.Cause(collecting); err != nil && errors.Is(lost, errLeaseLost) {
+			err = fmt.Errorf("%w: %w", regstore.ErrUnavailable, lost)
+		}
+		stop(nil)
+		<-renewed
+		l.release(ctx, err == nil)
+		return result, err
+	}
+	return s.collect(ctx, o)
+}
+
+// errLeaseLost ends a collection that others take to have ended already.
+var errLeaseLost = errors.New("the storage did not answer for so long that another server may collect garbage now")
+
+func (s *Store) collect(ctx context.Context, o GCOptions) (GCResult, error) {
 	c := &collection{s: s, opts: o, before: time.Now().Add(-o.Grace)}
 	for repository, err := range s.repositories(ctx, "", func(n *node) bool { return n.anything }) {
 		if err == nil {

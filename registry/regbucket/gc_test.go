@@ -169,12 +169,16 @@ func TestDeletionsShow(t *testing.T) {
 }
 
 // Nothing acknowledged is lost, however often garbage is collected beside
-// pushes through two servers, and with no grace at all.
-func TestGCBesidePushes(t *testing.T) {
-	t.Parallel()
+// pushes through two servers, by either of two others, and with no grace at all.
+func TestGCBesidePushes(t *testing.T) { onEach(t, testGCBesidePushes) }
+
+func testGCBesidePushes(t *testing.T, cfg regbucket.Options) {
 	ctx := t.Context()
-	cfg := fake(t)
-	servers := []*regbucket.Store{open(t, cfg), open(t, cfg), open(t, cfg)}
+	pushes := 12
+	if !strings.HasSuffix(t.Name(), "/fake") {
+		pushes = 3 // these flush to a disk
+	}
+	servers := []*regbucket.Store{open(t, cfg), open(t, cfg), open(t, cfg), open(t, cfg)}
 	type pushed struct {
 		repository, tag string
 		art             *regtest.Artifact
@@ -186,7 +190,7 @@ func TestGCBesidePushes(t *testing.T) {
 	for w := range 4 {
 		wg.Go(func() {
 			s := servers[w%2]
-			for k := range 12 {
+			for k := range pushes {
 				shared := regtest.Random(uint64(k%5), 3000) // a layer that others push and abandon too
 				art := regtest.NewArtifact("application/vnd.example", nil, shared, fmt.Appendf(nil, "layer %d of %d", k, w))
 				sig := regtest.NewArtifact("application/vnd.example.signature", &art.Descriptor, []byte("signature"))
@@ -217,22 +221,24 @@ func TestGCBesidePushes(t *testing.T) {
 	}
 	done := make(chan struct{})
 	var collector sync.WaitGroup
-	collector.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			default:
+	for _, s := range servers[2:] {
+		collector.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				// What is removed is kept aside for longer than the test takes.
+				got, err := s.GC(ctx, &regbucket.GCOptions{Grace: -time.Hour, Settle: -1, Lease: time.Second})
+				if err != nil && !errors.Is(err, regbucket.ErrCollecting) {
+					t.Errorf("GC: %v", err)
+					return
+				}
+				collected.Add(int64(got.Blobs))
 			}
-			// What is removed is kept aside for longer than the test takes.
-			got, err := servers[2].GC(ctx, &regbucket.GCOptions{Grace: -time.Hour, Settle: -1})
-			if err != nil {
-				t.Errorf("GC: %v", err)
-				return
-			}
-			collected.Add(int64(got.Blobs))
-		}
-	})
+		})
+	}
 	wg.Wait()
 	close(done)
 	collector.Wait()

@@ -14,6 +14,7 @@
 //	repositories/NAME/_tags/TAG           the digest that the tag points at; empty: no tag
 //	repositories/NAME/_referrers/S/R      empty: R has the subject S
 //	uploads/ID/N                          chunks of unfinished uploads
+//	gc                                    who collects garbage, and when that was last done
 //	trash/ALG-HEX/NAME                    blobs that are about to go
 //
 // Unlike regdir, a repository has its own copy of a blob. A blob is thereby one

@@ -23,6 +23,7 @@ import (
 	"github.com/krmcat/krmcat/catalog/index"
 	"github.com/krmcat/krmcat/internal/version"
 	"github.com/krmcat/krmcat/registry"
+	"github.com/krmcat/krmcat/registry/regbucket"
 	"github.com/krmcat/krmcat/registry/regdir"
 	"github.com/krmcat/krmcat/registry/regserver"
 	"github.com/krmcat/krmcat/web"
@@ -114,6 +115,9 @@ const (
 	// indexPatience is how long the server's address is kept back until the
 	// index answers. Who knows it anyway is answered at once.
 	indexPatience = 500 * time.Millisecond
+	// indexRefresh is how often an index is compared with content that others
+	// change without telling it.
+	indexRefresh = 10 * time.Minute
 )
 
 func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
@@ -127,6 +131,9 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	}
 	if _, _, err := net.SplitHostPort(opts.Listen); err != nil {
 		return usagef("--listen %s: write HOST:PORT, such as localhost:8080 or :8080", opts.Listen)
+	}
+	if opts.Storage.GCGrace <= 0 {
+		return usagef("--gc-grace %s: not a positive time", opts.Storage.GCGrace)
 	}
 	// A cache of another registry has nothing of its own.
 	opts.ReadOnly = opts.ReadOnly || opts.Storage.PullThrough != ""
@@ -148,6 +155,9 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 		return err
 	}
 	defer l.Close()
+	if err := opts.Admission.listening(e, external, opts.Listen, l); err != nil {
+		return err
+	}
 	var ml net.Listener
 	if opts.MetricsListen != "" {
 		if _, _, err := net.SplitHostPort(opts.MetricsListen); err != nil {
@@ -175,7 +185,7 @@ func runServe(ctx context.Context, e *env, opts *serveOptions) (err error) {
 	indexed := make(chan struct{})
 	go func() { x.Run(background); close(indexed) }()
 	collected := make(chan struct{})
-	go func() { opts.Storage.collectGarbage(background, store, log); close(collected) }()
+	go func() { opts.Storage.collectGarbage(background, store, opts.ReadOnly, log); close(collected) }()
 	defer func() { stopBackground(); <-indexed; <-collected }()
 
 	reg := regserver.New(store, &regserver.Options{
@@ -396,13 +406,23 @@ func openStore(dir string, log *slog.Logger) (*regdir.Store, error) {
 // openIndex opens the index in the data folder, or in a database that several
 // servers share.
 func openIndex(ctx context.Context, store registry.Store, dir, database string, log *slog.Logger) (*index.Index, error) {
+	var foreign time.Duration
+	switch store.(type) {
+	case *regdir.Store, *regbucket.Store:
+	default:
+		foreign = indexRefresh // others push there
+	}
 	if database != "" {
 		if !index.IsPostgres(database) {
 			return nil, usagef("--database: write postgres://USER@HOST:PORT/DATABASE")
 		}
-		return index.OpenPostgres(store, database, &index.Options{Log: log})
+		return index.OpenPostgres(store, database, &index.Options{Log: log, Refresh: foreign})
 	}
-	return index.OpenSQLite(ctx, store, filepath.Join(dir, "index", "index.db"), &index.Options{Log: log})
+	refresh := foreign
+	if _, ok := store.(*regbucket.Store); ok {
+		refresh = indexRefresh // other servers have indexes of their own
+	}
+	return index.OpenSQLite(ctx, store, filepath.Join(dir, "index", "index.db"), &index.Options{Log: log, Refresh: refresh})
 }
 
 // databaseFlag is the database of the index: the flag, or $KRMCAT_DATABASE,

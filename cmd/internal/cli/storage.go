@@ -27,6 +27,7 @@ type storageFlags struct {
 	Storage     string
 	PullThrough string
 	GCInterval  time.Duration
+	GCGrace     time.Duration
 	Quota       int64
 	KeepAll     bool
 }
@@ -34,7 +35,8 @@ type storageFlags struct {
 func (f *storageFlags) add(fs *pflag.FlagSet) {
 	addStorage(fs, &f.Storage)
 	fs.StringVar(&f.PullThrough, "pull-through", "", "`HOST[/PREFIX]` of a registry to read from: what is asked for is fetched, verified and kept in the data folder; nothing can be pushed")
-	fs.DurationVar(&f.GCInterval, "gc-interval", 24*time.Hour, "how `often` what nothing refers to is removed from the data folder, beside pushes; 0 is never")
+	fs.DurationVar(&f.GCInterval, "gc-interval", 24*time.Hour, "how `often` what nothing refers to is removed from the data folder or the bucket, beside pushes; 0 is never")
+	fs.DurationVar(&f.GCGrace, "gc-grace", 24*time.Hour, "`time` that something has to be unused before it is removed; longer than any push takes")
 	fs.Int64Var(&f.Quota, "repository-quota", 0, "`bytes` that a repository may hold; 0 is unlimited")
 	fs.BoolVar(&f.KeepAll, "deny-deletes", false, "refuse every deletion; releases cannot be deleted anyway")
 	f.Remote.add(fs)
@@ -106,12 +108,12 @@ func (f *storageFlags) upstream(e *env, where string) (*regproxy.Upstream, error
 	return regproxy.NewUpstream(client, host, prefix), nil
 }
 
-// collectGarbage removes what nothing refers to from a folder now and then,
-// until ctx is done. Buckets and other registries are looked after from
-// outside, as several servers share them.
-func (f *storageFlags) collectGarbage(ctx context.Context, store regstore.Driver, log *slog.Logger) {
-	folder, ok := store.(*regdir.Store)
-	if !ok || f.GCInterval <= 0 {
+// collectGarbage removes what nothing refers to from a folder or a bucket now
+// and then, until ctx is done. Of the servers that share a bucket, one does it
+// for all. Other registries look after themselves.
+func (f *storageFlags) collectGarbage(ctx context.Context, store regstore.Driver, readOnly bool, log *slog.Logger) {
+	collect := f.collector(store)
+	if collect == nil || readOnly || f.GCInterval <= 0 {
 		return
 	}
 	ticker := time.NewTicker(f.GCInterval)
@@ -122,16 +124,36 @@ func (f *storageFlags) collectGarbage(ctx context.Context, store regstore.Driver
 			return
 		case <-ticker.C:
 		}
-		res, err := folder.GC(ctx, nil)
-		switch {
+		switch err := collect(ctx); {
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, regbucket.ErrCollecting), errors.Is(err, regbucket.ErrNotDue):
+			log.DebugContext(ctx, "no garbage collection here", "reason", err)
 		case err != nil:
 			log.ErrorContext(ctx, "collecting garbage", "error", err)
-		default:
-			log.InfoContext(ctx, "collected garbage", "blobs", res.Blobs, "bytes", res.Bytes)
 		}
 	}
+}
+
+// collector collects garbage once, and logs what it did; nil is for storage
+// that is not ours to clean.
+func (f *storageFlags) collector(store regstore.Driver) func(context.Context) error {
+	switch s := store.(type) {
+	case *regdir.Store:
+		return func(ctx context.Context) error {
+			_, err := s.GC(ctx, &regdir.GCOptions{Grace: f.GCGrace})
+			return err
+		}
+	case *regbucket.Store:
+		// A little less than the interval, so that two servers with the same
+		// one take turns and none waits for two.
+		interval := f.GCInterval - f.GCInterval/10
+		return func(ctx context.Context) error {
+			_, err := s.GC(ctx, &regbucket.GCOptions{Grace: f.GCGrace, Settle: -1, Interval: interval})
+			return err
+		}
+	}
+	return nil
 }
 
 // isBucket reports whether an argument names a bucket and not a folder.
@@ -226,7 +248,10 @@ func runAdminGCBucket(ctx context.Context, e *env, opts *gcOptions) error {
 	}
 	defer func() { _ = store.Close() }() // everything is in the bucket already
 	r, err := store.GC(ctx, &regbucket.GCOptions{Grace: opts.Grace, Untagged: opts.Untagged, DryRun: opts.DryRun})
-	if err != nil {
+	switch {
+	case errors.Is(err, regbucket.ErrCollecting):
+		return codeError{withHint(err, "there is nothing to do but to wait"), exitConflict}
+	case err != nil:
 		return fmt.Errorf("collecting garbage: %w", err)
 	}
 	if opts.Output == "json" {
