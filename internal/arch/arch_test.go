@@ -17,6 +17,7 @@ const module = "github.com/krmcat/krmcat/"
 var allowed = map[string][]string{
 	"cmd/internal/cli":           {"*"},
 	"cmd/internal/display":       {"schema"},
+	"cmd/internal/scaffold":      {},
 	"cmd/internal/verify":        {"*"},
 	"cmd/krmcat":                 {"cmd/internal/cli", "internal/startup"},
 	"catalog":                    {"internal/lazyregexp", "internal/yamlpos", "schema"},

@@ -55,6 +55,7 @@ var commands = []func(*env) *cobra.Command{
 	newFmtCmd,
 	newFnCmd,
 	newImageCmd,
+	newInitCmd,
 	newKeygenCmd,
 	newLoginCmd,
 	newLogoutCmd,

@@ -128,7 +128,7 @@ func writeNew(file string, data []byte, mode fs.FileMode) error {
 		return wouldOverwrite(file)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the key: %w", err)
+		return fmt.Errorf("writing %s: %w", file, err)
 	}
 	_, err = f.Write(data)
 	if err == nil {
