@@ -84,7 +84,8 @@ func (l *Limits) setDefaults() {
 // Access is what a request wants to do.
 type Access struct {
 	// Repository is empty for the base of the API and the list of
-	// repositories.
+	// repositories, and for a pull from whatever repository has a blob, which
+	// may be done by who may read all of them.
 	Repository string
 	Action     Action
 }

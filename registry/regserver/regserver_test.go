@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -153,6 +154,44 @@ func TestQuota(t *testing.T) {
 	c.do(http.MethodPost, "/v2/"+repo+"/blobs/uploads/?from=other/repository&mount="+string(digest.FromBytes(b)), nil).want(http.StatusAccepted)
 	c.pushBlob(repo, regtest.Random(3, 500))
 	c.do(http.MethodPost, "/v2/"+repo+"/blobs/uploads/", nil).want(http.StatusForbidden)
+}
+
+// Where everybody may read everything, a blob is mounted from wherever it is.
+func TestMountFromAnywhere(t *testing.T) {
+	t.Parallel()
+	store := regmem.New()
+	d := regtest.PutBlob(t.Context(), t, store, "some/where", []byte("content"))
+	for name, test := range map[string]struct {
+		opts   regserver.Options
+		status int
+	}{
+		"no rules":            {regserver.Options{}, http.StatusCreated},
+		"everybody may read":  {regserver.Options{Authorize: readable(func(string) bool { return true })}, http.StatusCreated},
+		"not everything":      {regserver.Options{Authorize: readable(func(repository string) bool { return repository != "" })}, http.StatusAccepted},
+		"of a size not known": {regserver.Options{Limits: regserver.Limits{RepositoryBytes: 1000}}, http.StatusAccepted},
+		"the rules are broken": {regserver.Options{Authorize: func(_ *http.Request, a regserver.Access) error {
+			if a.Repository == "" {
+				return errors.New("no database")
+			}
+			return nil
+		}}, http.StatusAccepted},
+	} {
+		c := newClient(t, store, &test.opts)
+		a := c.do(http.MethodPost, "/v2/to/"+strconv.Itoa(len(name))+"/blobs/uploads/?mount="+string(d), nil)
+		if a.StatusCode != test.status {
+			t.Errorf("%s: got %s %s, want %d", name, a.Status, a.body, test.status)
+		}
+	}
+}
+
+// readable lets everybody do everything but pull.
+func readable(may func(repository string) bool) func(*http.Request, regserver.Access) error {
+	return func(_ *http.Request, a regserver.Access) error {
+		if a.Action == regserver.ActionPull && !may(a.Repository) {
+			return &registry.RefusedError{Message: "not yours"}
+		}
+		return nil
+	}
 }
 
 // admitter refuses what it is told to.

@@ -54,10 +54,10 @@ func (c *call) mount(s, from string) (bool, error) {
 	}
 	switch {
 	case from == "":
-		// Where not everybody may read everything, knowing a digest is no
-		// proof of having the content.
-		// Nor does anybody know how large it is, for the quota.
-		if c.opts.Authorize != nil || c.opts.Limits.RepositoryBytes > 0 {
+		// Knowing a digest is no proof of having the content: that needs the
+		// right to read whatever repository it is in. And nobody knows how
+		// large it is, for the quota.
+		if c.opts.Limits.RepositoryBytes > 0 || c.authorize(Access{Action: ActionPull}) != nil {
 			return false, nil
 		}
 	case !regstore.ValidRepository(from):
