@@ -84,18 +84,10 @@ func (s *Store) acquireLease(ctx context.Context, ttl, interval time.Duration) (
 		switch {
 		case err == nil:
 			return l, nil
-		case !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist):
+		case !errors.Is(err, fs.ErrExist):
 			return nil, err
 		}
-		// Another one was faster, or this one was and did not hear of it.
-		if state, etag, err = s.readLease(ctx); err != nil {
-			return nil, err
-		}
-		if state.Holder == l.holder {
-			l.state, l.etag = state, etag
-			return l, nil
-		}
-		seen = ""
+		seen = "" // another one was faster
 	}
 	return nil, ErrCollecting
 }
@@ -117,10 +109,30 @@ func (s *Store) readLease(ctx context.Context) (leaseState, string, error) {
 	return state, info.ETag, nil
 }
 
-// write replaces the version of the state that is known.
+// write replaces the version of the state that is known, or a later one that
+// this server wrote and did not hear of. If another server has written one, the
+// error wraps [fs.ErrExist].
 func (l *lease) write(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var err error
+	for range maxTurns {
+		if err = l.tryWrite(ctx); !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		state, etag, rerr := l.s.readLease(ctx)
+		if rerr != nil {
+			return rerr
+		}
+		if state.Holder != l.holder {
+			return fmt.Errorf("object %s: replaced by another server: %w", l.s.leaseKey(), fs.ErrExist)
+		}
+		l.etag = etag
+	}
+	return err
+}
+
+func (l *lease) tryWrite(ctx context.Context) error {
 	l.state.Turn++
 	b, err := json.Marshal(l.state)
 	if err != nil {
@@ -139,7 +151,7 @@ func (l *lease) write(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !bytes.Equal(now, b):
-		return fmt.Errorf("object %s: replaced by another server: %w", l.s.leaseKey(), fs.ErrExist)
+		return fs.ErrExist
 	}
 	l.etag = info.ETag
 	return nil
@@ -159,15 +171,7 @@ func (l *lease) renew(ctx context.Context, lost func()) {
 			last = time.Now()
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist):
-			// Written after all, and the answer got lost?
-			if state, etag, rerr := l.s.readLease(ctx); rerr == nil && state.Holder == l.holder {
-				l.mu.Lock()
-				l.state, l.etag = state, etag
-				l.mu.Unlock()
-				last = time.Now()
-				continue
-			}
+		case errors.Is(err, fs.ErrExist):
 			lost()
 			return
 		case time.Since(last) > l.ttl/2:
