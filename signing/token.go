@@ -10,8 +10,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-
-	"github.com/sigstore/sigstore/pkg/oauthflow"
 )
 
 // Audience is for whom identity tokens have to be made.
@@ -109,30 +107,4 @@ func ReadToken(file string) (string, error) {
 		return "", fmt.Errorf("reading the identity token: %w", err)
 	}
 	return strings.TrimSpace(string(data)), nil
-}
-
-// BrowserToken sends the user to an OpenID Connect issuer with a browser, and
-// prints where to go and what to do to out. It returns when the user is done,
-// or with the error of ctx.
-func BrowserToken(ctx context.Context, issuer, clientID string, in io.Reader, out io.Writer) (string, error) {
-	type result struct {
-		token string
-		err   error
-	}
-	done := make(chan result, 1)
-	go func() {
-		getter := &oauthflow.InteractiveIDTokenGetter{HTMLPage: oauthflow.DefaultIDTokenGetter.HTMLPage, Input: in, Output: out}
-		t, err := oauthflow.OIDConnect(issuer, clientID, "", "", getter)
-		if err != nil {
-			done <- result{err: fmt.Errorf("logging in at %s: %w", issuer, err)}
-			return
-		}
-		done <- result{token: t.RawString}
-	}()
-	select {
-	case r := <-done:
-		return r.token, r.err
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
 }

@@ -109,7 +109,7 @@ func (f *serviceFlags) token(ctx context.Context, e *env) (string, error) {
 		return "", codeError{withHint(errors.New("no identity to sign as: no CI job offers a token, and there is no terminal to log in at"),
 			"give --identity-token; GitHub Actions needs permissions: id-token: write, GitLab needs id_tokens: SIGSTORE_ID_TOKEN"), exitAuth}
 	}
-	return signing.BrowserToken(ctx, f.OIDCIssuer, f.OIDCClientID, e.In, e.Err)
+	return (&signing.Login{Issuer: f.OIDCIssuer, ClientID: f.OIDCClientID, In: e.In, Out: e.Err}).Token(ctx)
 }
 
 // artifactSigner signs artifacts and files, with a key or without.
