@@ -68,6 +68,7 @@ var commands = []func(*env) *cobra.Command{
 	newValidateCmd,
 	newPublishCmd,
 	newPullCmd,
+	newSearchCmd,
 	newServeCmd,
 	newSignCmd,
 	newTreeCmd,
