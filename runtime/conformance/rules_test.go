@@ -402,3 +402,28 @@ func TestCompareRuntimes(t *testing.T) {
 		t.Errorf("one that did not run: %v", got)
 	}
 }
+
+// Whatever a function writes, it can be checked; and writing the input again
+// is no error.
+func FuzzCheckOutput(f *testing.F) {
+	in := head + "items:\n" + item
+	for _, s := range []string{in, "INFO x\n" + in, in + "results:\n- {message: 1, severity: [], field: {}, file: {path: /x, index: a}, tags: {a: []}}\n", in + "results: {items: [1]}\n", in + "results:\n- 1\n- null\n- [a]\n", head + "items: [1]\n", "{", "--- \n---\n" + in} {
+		f.Add([]byte(s), 0)
+	}
+	f.Fuzz(func(t *testing.T, out []byte, exit int) {
+		for _, finding := range conformance.CheckOutput([]byte(in), out, exit) {
+			if finding.Remedy == "" || finding.Evidence == "" || finding.Message == "" {
+				t.Errorf("incomplete: %+v", finding)
+			}
+		}
+		conformance.Compare([]byte(in), out)
+		for _, finding := range conformance.CheckOutput(out, out, 0) {
+			// An output that is a good input is a good output of a function
+			// that copies, unless it has results that are errors, or things
+			// that no orchestrator sends.
+			if finding.ID == "C04" {
+				t.Errorf("%v\n%s", finding, out)
+			}
+		}
+	})
+}

@@ -360,6 +360,9 @@ func configVariables(config []byte) (map[string]string, error) {
 	if err := yaml.Unmarshal(config, &d); err != nil {
 		return nil, err
 	}
+	if len(d.Content) == 0 {
+		return vars, nil
+	}
 	root := d.Content[0]
 	var add func(prefix string, n *yaml.Node, depth int)
 	add = func(prefix string, n *yaml.Node, depth int) {
@@ -370,7 +373,7 @@ func configVariables(config []byte) (map[string]string, error) {
 			name := prefix + notInName.ReplaceAllString(strings.ToUpper(n.Content[i].Value), "_")
 			switch v := n.Content[i+1]; v.Kind {
 			case yaml.ScalarNode:
-				if v.ShortTag() != "!!null" && !strings.Contains(v.Value, "\x00") {
+				if name != "" && v.ShortTag() != "!!null" && !strings.Contains(v.Value, "\x00") {
 					vars[name] = v.Value
 				}
 			case yaml.MappingNode:

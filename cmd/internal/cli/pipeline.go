@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/krmcat/krmcat/runtime"
+	"github.com/krmcat/krmcat/runtime/resourcelist"
 )
 
 // pipelineFile lists functions. It is the pipeline of a Kptfile, which may be
@@ -54,15 +55,9 @@ func (f *functions) pipeline(ctx context.Context, file string, defaults *functio
 	if err != nil {
 		return nil, fmt.Errorf("reading the pipeline: %w", err)
 	}
-	var p pipelineFile
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	dec.KnownFields(true)
-	if err := dec.Decode(&p); err != nil {
+	lists, err := parsePipeline(data)
+	if err != nil {
 		return nil, codeError{fmt.Errorf("pipeline %s: %w", file, err), exitInvalid}
-	}
-	lists := p.stepLists
-	if p.Pipeline != nil {
-		lists = *p.Pipeline
 	}
 	if len(lists.Mutators)+len(lists.Validators) == 0 {
 		return nil, codeError{withHint(fmt.Errorf("pipeline %s: it lists no functions", file), "list them under mutators and validators"), exitInvalid}
@@ -87,6 +82,39 @@ func (f *functions) pipeline(ctx context.Context, file string, defaults *functio
 		}
 	}
 	return steps, nil
+}
+
+// parsePipeline reads the steps of a pipeline file, or of a Kptfile.
+func parsePipeline(data []byte) (stepLists, error) {
+	var p pipelineFile
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec.KnownFields(true)
+	if err := dec.Decode(&p); err != nil {
+		return stepLists{}, err
+	}
+	lists := p.stepLists
+	if p.Pipeline != nil {
+		lists = *p.Pipeline
+	}
+	// A step that is null vanishes in the YAML library; that one is missing
+	// must not go unnoticed.
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil || len(doc.Content) == 0 {
+		return lists, err
+	}
+	top := doc.Content[0]
+	if p.Pipeline != nil {
+		top = resourcelist.Get(top, "pipeline")
+	}
+	for _, l := range []struct {
+		name  string
+		steps []pipelineStep
+	}{{"mutators", lists.Mutators}, {"validators", lists.Validators}} {
+		if n := resourcelist.Get(top, l.name); n != nil && n.Kind == yaml.SequenceNode && len(n.Content) != len(l.steps) {
+			return lists, fmt.Errorf("line %d: a step of %s is empty", n.Line, l.name)
+		}
+	}
+	return lists, nil
 }
 
 func (f *functions) pipelineStep(ctx context.Context, dir string, s pipelineStep, defaults *functionChoice) (runtime.Step, error) {
