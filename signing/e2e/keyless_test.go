@@ -267,7 +267,6 @@ func (w *world) attestations() {
 	urls := []string{"--fulcio-url", w.fulcio, "--rekor-url", w.rekor1, "--timestamp-server-url", w.timestamp}
 	for _, args := range [][]string{
 		{"cosign3", "attest", "--signing-config", "rekor1.json", "--trusted-root", "trusted_root.json"},
-		join([]string{"cosign3", "attest", "--new-bundle-format=false", "--use-signing-config=false"}, urls),
 		{"cosign2", "attest", "--signing-config", "rekor1.json", "--trusted-root", "trusted_root.json", "--new-bundle-format"},
 		join([]string{"cosign2", "attest"}, urls),
 		join([]string{"cosign2", "attest", "--rekor-entry-type", "intoto"}, urls),
@@ -284,6 +283,22 @@ func (w *world) attestations() {
 			w.t.Errorf("%s: accepted with one log for two: %v", strings.Join(args, " "), err)
 		}
 	}
+
+	// Known: in the older format cosign 3.1.3 has the signature stamped, where
+	// both versions look for a timestamp of the envelope, so it does not verify
+	// that itself. The log's time serves.
+	x = w.artifact()
+	w.cosign("cosign3", true, join([]string{"attest", "--new-bundle-format=false", "--use-signing-config=false"}, urls, attest, []string{x.at()})...)
+	for ev, ok := range map[signing.Evidence]bool{logged: true, full: false} {
+		policy := signing.Policy{Identities: []signing.Identity{w.workflowID()}, Root: w.root, Evidence: ev}
+		if _, err := (signing.Checker{}).VerifyAttestations(w.t.Context(), x.repo, x.name, x.desc, "test-result", policy); (err == nil) != ok {
+			w.t.Errorf("%+v: got %v, want success %v", ev, err, ok)
+		}
+	}
+	older := []string{"verify-attestation", "--trusted-root", "trusted_root.json", "--allow-insecure-registry", "--offline", "--type", testResult}
+	w.cosign("cosign3", false, join(older, []string{"--new-bundle-format=false", "--use-signed-timestamps"}, identity(w.workflowID()), []string{x.at()})...)
+	w.cosign("cosign2", false, join(older, []string{"--use-signed-timestamps"}, identity(w.workflowID()), []string{x.at()})...)
+	w.cosign("cosign2", true, join(older, identity(w.workflowID()), []string{x.at()})...)
 
 	// Known: cosign 2.6.5 cannot attest into Rekor v2, as it cannot sign.
 	x = w.artifact()
