@@ -279,3 +279,22 @@ func ExampleCheckOutput() {
 	// Output:
 	// C04 error: standard output has text besides the ResourceList (FS-31); write logs and messages to standard error
 }
+
+// A validator that changes what it should only look at.
+func ExampleRun() {
+	fn, err := (&starlarkfn.Executor{}).Script("check.star", []byte("for i in ctx.resource_list['items']:\n  i['checked'] = True\n"), runtime.Grants{}, runtime.Limits{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	report := conformance.Run(context.Background(), fn, conformance.Example{
+		Input: []byte("apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: a}\n"),
+	}, conformance.Options{Validator: true, Quick: true})
+	fmt.Println("conforms:", report.OK())
+	for _, f := range report.Findings {
+		fmt.Println(f)
+	}
+	// Output:
+	// conforms: true
+	// C28 warning: the function is a validator, but changes resources (CF-09, KG-18); write the items as they came, and say what is wrong in results
+}

@@ -308,3 +308,24 @@ func ExampleMerge2() {
 	// - name: web # ours
 	//   image: web:2
 }
+
+func ExampleMerge3() {
+	var original, updated, dest yaml.Node
+	_ = yaml.Unmarshal([]byte("replicas: 1\nimage: web:1\n"), &original)
+	_ = yaml.Unmarshal([]byte("replicas: 1\nimage: web:2\n"), &updated)
+	_ = yaml.Unmarshal([]byte("replicas: 5 # ours\nimage: web:1\n"), &dest)
+	merged, err := Merge3(&original, &updated, &dest)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	text, err := resourcelist.Encode(merged, resourcelist.Style{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Print(string(text))
+	// Output:
+	// replicas: 5 # ours
+	// image: web:2
+}
