@@ -32,6 +32,18 @@ type Function interface {
 	Run(ctx context.Context, stdio Stdio) error
 }
 
+// Starter is a [Function] that can be started before its input is there, so
+// that the time it takes to start is not lost.
+type Starter interface {
+	Function
+	// Start begins to start the function for its next Run, if that is given
+	// the same configuration; its time limit counts from the Run. It does
+	// nothing for a function that could have any effect but its output. The
+	// caller calls stop in any case, before or after the Run; it ends what no
+	// Run has taken, and returns when that has ended.
+	Start(ctx context.Context, functionConfig []byte) (stop func())
+}
+
 // FunctionFunc is a Go function used as a [Function], for tests and for
 // functions that are part of a program.
 type FunctionFunc func(ctx context.Context, stdio Stdio) error

@@ -166,6 +166,9 @@ type function struct {
 	limits      runtime.Limits
 	engine      *engine
 	x           *Executor
+
+	mu    sync.Mutex
+	early *early // what Start has started and no Run has taken
 }
 
 // Run implements [runtime.Function].
@@ -175,7 +178,11 @@ func (f *function) Run(ctx context.Context, stdio runtime.Stdio) error {
 		return fmt.Errorf("function %s: reading its input: %w", f.name, err)
 	}
 	stdio.Stdin = input
-	err = f.run(ctx, stdio)
+	if e := f.takeEarly(stdio.FunctionConfig); e != nil {
+		err = e.run(ctx, stdio)
+	} else {
+		err = f.run(ctx, stdio, nil)
+	}
 	if !f.missing(err) || f.local || f.x.Pull == PullNever {
 		return f.explain(err)
 	}
@@ -185,7 +192,7 @@ func (f *function) Run(ctx context.Context, stdio runtime.Stdio) error {
 	if _, err := input.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("function %s: %w", f.name, err)
 	}
-	return f.explain(f.run(ctx, stdio))
+	return f.explain(f.run(ctx, stdio, nil))
 }
 
 // replayable makes it possible to start again after the image was pulled.
@@ -200,7 +207,9 @@ func replayable(r io.Reader) (io.ReadSeeker, error) {
 	return bytes.NewReader(data), err
 }
 
-func (f *function) run(ctx context.Context, stdio runtime.Stdio) error {
+// run runs the container. Its time counts from when began is closed, if that
+// is not nil.
+func (f *function) run(ctx context.Context, stdio runtime.Stdio, began <-chan struct{}) error {
 	l := f.limits.WithDefaults()
 	tmp, remove, err := process.TempDir()
 	if err != nil {
@@ -208,7 +217,11 @@ func (f *function) run(ctx context.Context, stdio runtime.Stdio) error {
 	}
 	defer remove()
 	container := "krmcat-" + strings.ToLower(rand.Text()[:16])
-	args := f.engine.run(container, l)
+	last := l.Timeout // when the engine itself ends the container
+	if began != nil {
+		last += maxEarly
+	}
+	args := f.engine.run(container, l, last)
 	if f.spec.RequireNetwork {
 		args = append(args, f.engine.network()...)
 	} else {
@@ -248,6 +261,7 @@ func (f *function) run(ctx context.Context, stdio runtime.Stdio) error {
 		Env:    f.x.Env,
 		Stdio:  stdio,
 		Limits: l,
+		Began:  began,
 		Killed: func() { f.remove(container) },
 	})
 	if _, failed := f.engine.failed(err); !failed {
@@ -307,12 +321,24 @@ func (h *heldStderr) pass() {
 }
 
 // remove kills a container whose client was killed: the container goes on
-// without it. The function's context has ended, so this has a time of its own.
+// without it, or is only just being made by a daemon that has not noticed. The
+// function's context has ended, so this has a time of its own.
 func (f *function) remove(container string) {
 	ctx, stop := context.WithTimeout(context.Background(), removeTime)
 	defer stop()
-	if _, stderr, err := f.x.call(ctx, f.engine, removeTime, "rm", "--force", container); err != nil && f.x.Log != nil {
-		f.x.Log.WarnContext(ctx, "container may still be running", "engine", f.engine.name, "container", container, "stderr", firstLine(stderr))
+	for started := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		stdout, stderr, err := f.x.call(ctx, f.engine, removeTime, "rm", "--force", container)
+		// All of them print the name of what they have removed; some find
+		// nothing wrong when there was nothing.
+		if err == nil && len(bytes.TrimSpace(stdout)) > 0 {
+			return
+		}
+		if f.engine.name == "podman" || time.Since(started) > appearTime {
+			if err != nil && !containsAny(strings.ToLower(string(stderr)), "no such container", "no container with name") && f.x.Log != nil {
+				f.x.Log.WarnContext(ctx, "container may still be running", "engine", f.engine.name, "container", container, "stderr", firstLine(stderr))
+			}
+			return
+		}
 	}
 }
 
@@ -320,6 +346,9 @@ const (
 	inspectTime = 20 * time.Second
 	pullTime    = 10 * time.Minute
 	removeTime  = 30 * time.Second
+	// appearTime is how long after its client a container may come up that
+	// the client has asked a daemon for.
+	appearTime = 3 * time.Second
 )
 
 // nobody is the user of functions. By number: looking up the name fails in

@@ -689,7 +689,7 @@ func TestArguments(t *testing.T) {
 	l := runtime.Limits{Timeout: 5 * time.Second, MaxMemory: 1 << 20, MaxProcs: 7}.WithDefaults()
 	for _, name := range Engines {
 		e := &engine{name: name, noFiles: 10, noProcs: 20}
-		args := strings.Join(e.run("c", l), " ")
+		args := strings.Join(e.run("c", l, l.Timeout), " ")
 		for _, want := range []string{"--rm", "--interactive", "--pull never", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", "--memory 1048576", "--pids-limit 7", "--ulimit nofile=10:10"} {
 			if !strings.Contains(args, want) {
 				t.Errorf("%s: no %s in %s", name, want, args)

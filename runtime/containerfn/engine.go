@@ -145,8 +145,9 @@ func hybridCgroups() bool {
 	return err == nil
 }
 
-// run is the command line up to what depends on the function.
-func (e *engine) run(container string, l runtime.Limits) []string {
+// run is the command line up to what depends on the function. An engine that
+// can ends the container itself, some time after last.
+func (e *engine) run(container string, l runtime.Limits, last time.Duration) []string {
 	var args []string
 	if e.ociRuntime != "" {
 		args = append(args, "--runtime", e.ociRuntime)
@@ -169,7 +170,7 @@ func (e *engine) run(container string, l runtime.Limits) []string {
 		args = append(args,
 			"--ulimit", fmt.Sprintf("nproc=%d:%d", e.noProcs, e.noProcs),
 			"--log-driver", "none",
-			"--timeout", strconv.Itoa(int(l.Timeout/time.Second)+10))
+			"--timeout", strconv.Itoa(int(last/time.Second)+10))
 	case "docker":
 		args = append(args, "--log-driver", "none")
 	case "nerdctl":

@@ -2,7 +2,14 @@
 
 package containerfn
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// isBrokenPipe reports whether nobody reads any more.
+func isBrokenPipe(err error) bool { return errors.Is(err, unix.EPIPE) }
 
 // limitFiles keeps what is asked for a container within what this process may
 // give.

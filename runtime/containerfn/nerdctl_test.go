@@ -109,6 +109,7 @@ func runNerdctl(dir string, args []string) error {
 		fmt.Println(string(have))
 		return nil
 	case "rm":
+		fmt.Println(arg)
 		return nil
 	}
 	have, err := os.ReadFile(pulled)

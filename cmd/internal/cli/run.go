@@ -247,16 +247,16 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 	if fns.trust, err = opts.Trust.gate(e, fns.client); err != nil {
 		return err
 	}
-	dir, list, err := readResources(ctx, e, opts.Input)
-	if err != nil {
-		return err
+	var dir *pkgdir.Dir
+	var list *resourcelist.List
+	if opts.Input == "-" {
+		// It may hold the functionConfig, which says what the function is.
+		if dir, list, err = readResources(ctx, e, opts.Input); err != nil {
+			return err
+		}
+		defer dir.Close()
+		fns.given = list.FunctionConfig
 	}
-	defer dir.Close()
-	dir.FilenamePattern = opts.Pattern
-	if opts.Pattern == "" && opts.Input != "-" && opts.Choice.Config != "" && opts.Choice.Config != "-" {
-		dir.FilenamePattern = beside(opts.Input, opts.Choice.Config)
-	}
-	fns.given = list.FunctionConfig
 	var steps []runtime.Step
 	if opts.Pipeline != "" {
 		if opts.Choice.named() || opts.Choice.Config != "" || len(opts.ConfigArgs) > 0 {
@@ -270,6 +270,20 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 	}
 	if err != nil {
 		return explainRun(err)
+	}
+	if opts.Input != "-" {
+		// A container starts while the folder is read.
+		if s, ok := firstFunction(steps).(runtime.Starter); ok {
+			defer s.Start(ctx, steps[0].Config)()
+		}
+		if dir, list, err = readResources(ctx, e, opts.Input); err != nil {
+			return err
+		}
+		defer dir.Close()
+		dir.FilenamePattern = opts.Pattern
+		if opts.Pattern == "" && opts.Choice.Config != "" && opts.Choice.Config != "-" {
+			dir.FilenamePattern = beside(opts.Input, opts.Choice.Config)
+		}
 	}
 	for i := range steps {
 		steps[i].Include = append(steps[i].Include, opts.Match.list()...)
@@ -290,6 +304,14 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 		return ctx.Err()
 	}
 	return explainRun(writeOutput(ctx, e, opts, dir, list, out.Items))
+}
+
+// firstFunction is what runs first; nil if nothing does.
+func firstFunction(steps []runtime.Step) runtime.Function {
+	if len(steps) == 0 {
+		return nil
+	}
+	return steps[0].Function
 }
 
 // readResources reads a folder, or a ResourceList or resources from standard
@@ -487,7 +509,12 @@ func writeResults(dir string, out *runtime.Outcome) error {
 			return fmt.Errorf("writing results: %w", err)
 		}
 	}
-	text, err := yaml.Marshal(all)
+	var n yaml.Node
+	err := n.Encode(all)
+	var text []byte
+	if err == nil {
+		text, err = resourcelist.Encode(&n, resourcelist.Style{})
+	}
 	if err != nil {
 		return fmt.Errorf("writing results: %w", err)
 	}

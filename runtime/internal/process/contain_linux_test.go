@@ -135,3 +135,19 @@ func TestContainNoProgram(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The limit of time counts from when it is told to, not from the start.
+func TestBegan(t *testing.T) {
+	t.Parallel()
+	never := make(chan struct{})
+	spec := process.Spec{Name: "sleep", Path: "/bin/sleep", Args: []string{"1"}, Limits: runtime.Limits{Timeout: 100 * time.Millisecond}, Began: never}
+	if err := process.Run(t.Context(), spec); err != nil {
+		t.Errorf("before it began: %v", err)
+	}
+	began := make(chan struct{})
+	close(began)
+	spec.Began, spec.Args = began, []string{"600"}
+	if err := process.Run(t.Context(), spec); !errors.Is(err, runtime.ErrTimeout) {
+		t.Errorf("after it began: %v", err)
+	}
+}

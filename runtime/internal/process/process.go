@@ -35,6 +35,9 @@ type Spec struct {
 	// in its environment by which its children are found; elsewhere this is
 	// the same as without.
 	Contain bool
+	// Began, if not nil, is closed when the limit of time begins to count;
+	// otherwise it counts from the start.
+	Began <-chan struct{}
 	// Adjust may change the command before it is started, for a sandbox.
 	Adjust func(*exec.Cmd) error
 	// Killed is called when the process is killed before its end; for a
@@ -55,8 +58,22 @@ func Run(ctx context.Context, s Spec) error {
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ctx, stop := context.WithTimeoutCause(ctx, l.Timeout, runtime.ErrTimeout)
-	defer stop()
+	go func() {
+		if s.Began != nil {
+			select {
+			case <-s.Began:
+			case <-ctx.Done():
+				return
+			}
+		}
+		t := time.NewTimer(l.Timeout)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel(runtime.ErrTimeout)
+		case <-ctx.Done():
+		}
+	}()
 
 	stdout := &limited{w: s.Stdio.Stdout, left: l.MaxOutput, over: func() {
 		cancel(fmt.Errorf("function %s wrote more than %d bytes to its standard output and was killed: %w", s.Name, l.MaxOutput, runtime.ErrOutputLimit))
