@@ -35,6 +35,11 @@ type Options struct {
 	// as it has to be, by looking at its referrers, which can be pushed first.
 	// It returns a [*registry.RefusedError] if not. Nil asks for no signature.
 	Signed func(ctx context.Context, store registry.Store, c registry.Change) error
+	// Trusted decides about every tag that is to point at a definition, a
+	// catalog or a runtime. The document is nil for runtimes. What it looks at,
+	// the artifact's referrers and what the document names, is pushed before the
+	// tag. It returns a [*registry.RefusedError] if not. Nil accepts all.
+	Trusted func(ctx context.Context, store registry.Store, c registry.Change, doc *catalog.Document) error
 	// StrictFields makes unknown fields of documents errors.
 	StrictFields bool
 	// MaxDocumentBytes is the largest document; 0 is 32 MiB.
@@ -97,9 +102,15 @@ func (a *Admission) Admit(ctx context.Context, store registry.Store, c registry.
 	case has(m.Layers, registry.MediaTypeCatalog), m.ArtifactType == registry.ArtifactTypeCatalog:
 		return a.document(ctx, store, c, &m, registry.MediaTypeCatalog)
 	case m.ArtifactType == registry.ArtifactTypeExec, has(m.Layers, registry.MediaTypeExec):
-		return admitExec(&m)
+		if err := admitExec(&m); err != nil {
+			return err
+		}
+		return a.trusted(ctx, store, c, nil)
 	case has(m.Layers, registry.MediaTypeStarlark), m.ArtifactType == registry.ArtifactTypeStarlark:
-		return admitStarlark(ctx, store, c, &m)
+		if err := admitStarlark(ctx, store, c, &m); err != nil {
+			return err
+		}
+		return a.trusted(ctx, store, c, nil)
 	case !a.opts.OnlyKRM, m.Subject != nil, m.ArtifactType == registry.ArtifactTypeDocs, isImage(&m):
 		return nil
 	}
@@ -162,9 +173,20 @@ func (a *Admission) document(ctx context.Context, store registry.Store, c regist
 		return err
 	}
 	if a.opts.Signed != nil && registry.IsRelease(c.Tag) {
-		return a.opts.Signed(ctx, store, c)
+		if err := a.opts.Signed(ctx, store, c); err != nil {
+			return err
+		}
 	}
-	return nil
+	return a.trusted(ctx, store, c, doc)
+}
+
+// trusted asks about a tag. What is pushed by digest alone is waiting for its
+// signatures.
+func (a *Admission) trusted(ctx context.Context, store registry.Store, c registry.Change, doc *catalog.Document) error {
+	if a.opts.Trusted == nil || c.Tag == "" {
+		return nil
+	}
+	return a.opts.Trusted(ctx, store, c, doc)
 }
 
 // Finding is one entry of a refusal's detail.

@@ -2,6 +2,7 @@ package trustimport
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/krmcat/krmcat/signing"
@@ -89,11 +90,7 @@ func (im *importer) kubewardenSigner(at origin, x kubewardenSignature) (string, 
 	before := len(im.mistakes)
 	only := func(fields ...string) {
 		for name, set := range map[string]bool{"owner": x.Owner != "", "key": x.Key != "", "repo": x.Repo != "", "issuer": x.Issuer != "", "subject": x.Subject != nil} {
-			allowed := false
-			for _, f := range fields {
-				allowed = allowed || f == name
-			}
-			if set && !allowed {
+			if set && !slices.Contains(fields, name) {
 				im.refuse(at.at(name), "%s is no field of the kind %s", name, x.Kind)
 			}
 		}

@@ -9,6 +9,7 @@
 package trustimport
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,9 +73,17 @@ func Import(data []byte, opts Options) (*Result, error) {
 		im.mistakes = append(im.mistakes, signing.TrustPolicyMistake{Line: f.Documents[0].Line, Column: 1, Message: "there is nothing about signatures in it"})
 	}
 	if len(im.mistakes) > 0 {
+		sortByPlace(im.mistakes)
 		return nil, &signing.TrustPolicyError{Mistakes: im.mistakes}
 	}
+	sortByPlace(im.notes)
 	return im.finish()
+}
+
+func sortByPlace(list []signing.TrustPolicyMistake) {
+	slices.SortStableFunc(list, func(a, b signing.TrustPolicyMistake) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
+	})
 }
 
 // importer collects a policy.

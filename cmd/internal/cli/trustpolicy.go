@@ -37,10 +37,17 @@ type trustFlags struct {
 	TrustPolicy string
 
 	set *pflag.FlagSet
+	// server leaves the user's own configuration out: it is about what the
+	// user takes from others.
+	server bool
 }
 
 func (f *trustFlags) add(fs *pflag.FlagSet) {
 	f.set = fs
+	if f.server {
+		fs.StringVar(&f.TrustPolicy, "trust-policy", "", "`file` with a TrustPolicy that each tag on a function, a catalog or a runtime has to satisfy (default: $KRMCAT_TRUST_POLICY)")
+		return
+	}
 	fs.StringVar(&f.TrustPolicy, "trust-policy", "", "`file` with the TrustPolicy that decides whose signatures are needed (default: $KRMCAT_TRUST_POLICY, or krmcat/trust.yaml in the configuration folder if it is there; empty: none)")
 }
 
@@ -55,7 +62,7 @@ func (f *trustFlags) file(e *env) string {
 	if v := e.Getenv(trustPolicyVariable); v != "" {
 		return v
 	}
-	if file, err := e.configFile("trust.yaml"); err == nil {
+	if file, err := e.configFile("trust.yaml"); err == nil && !f.server {
 		if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 			return file // what cannot be read is an error, not no policy
 		}
