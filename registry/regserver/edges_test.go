@@ -382,7 +382,7 @@ func TestManifestBombs(t *testing.T) {
 			t.Errorf("%s: the answer has %d bytes", name, len(a.body))
 		}
 		// Reading what is of unknown length takes a few times its size.
-		if n := after.TotalAlloc - before.TotalAlloc; n > uint64(12*len(body)+2<<20) {
+		if n := after.TotalAlloc - before.TotalAlloc; n > uint64(16*len(body)+4<<20) {
 			t.Errorf("%s: %d MB were allocated for %d KB", name, n>>20, len(body)>>10)
 		}
 	}
