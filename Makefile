@@ -53,6 +53,10 @@ lint: ## Check formatting, go vet and go.mod
 test: tools lint examples ## Install what the tests need, and run them all
 	KRMCAT_TEST_REQUIRE=all $(GO) test -race -timeout 30m ./...
 
+.PHONY: vuln
+vuln: ## Look for known vulnerabilities (asks vuln.go.dev)
+	@sh .ci/vuln
+
 .PHONY: dist
 dist: ## Build the release: dist/ with an archive for each platform and checksums
 	@set -e; rm -rf dist; mkdir -p dist; \
