@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/krmcat/krmcat/catalog"
 	"github.com/krmcat/krmcat/registry"
 	"github.com/krmcat/krmcat/registry/admission"
 	"github.com/krmcat/krmcat/registry/regmem"
@@ -238,5 +239,46 @@ func TestSigned(t *testing.T) {
 	change.Tag = "v1.0.0"
 	if err := a.Admit(ctx, store, change); err != nil {
 		t.Errorf("a signed release: %v", err)
+	}
+}
+
+// Every tag on a function, a catalog or a runtime is asked about; what is pushed
+// by digest waits for its signatures, and what is none of those is no matter.
+func TestTrusted(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	store := regmem.New()
+	var asked []string
+	a := admission.New(&admission.Options{Trusted: func(_ context.Context, _ registry.Store, c registry.Change, doc *catalog.Document) error {
+		what := "runtime"
+		if doc != nil {
+			what = doc.Definition.Name
+		}
+		asked = append(asked, c.Tag+" "+what)
+		return &registry.RefusedError{Code: "DENIED", Message: "no"}
+	}})
+	for name, test := range map[string]struct {
+		art  *regtest.Artifact
+		want string
+	}{
+		"definition": {artifact(registry.ArtifactTypeDefinition, registry.MediaTypeDefinition, definition), "latest set-labels"},
+		"script":     {artifact(registry.ArtifactTypeStarlark, registry.MediaTypeStarlark, "x = 1\n"), "latest runtime"},
+		"executable": {artifact(registry.ArtifactTypeExec, registry.MediaTypeExec, "\x7fELF"), "latest runtime"},
+		"other":      {artifact("application/vnd.example", "text/plain", "x"), ""},
+	} {
+		for _, b := range test.art.Blobs {
+			regtest.PutBlob(ctx, t, store, "r", b)
+		}
+		for _, tag := range []string{"latest", ""} {
+			asked = nil
+			err := a.Admit(ctx, store, registry.Change{Repository: "r", Tag: tag, Manifest: test.art.Manifest, Descriptor: test.art.Descriptor})
+			want := test.want
+			if tag == "" {
+				want = ""
+			}
+			if got := strings.Join(asked, ", "); got != want || (err != nil) != (want != "") {
+				t.Errorf("%s with tag %q: asked about %q, %v, want %q", name, tag, got, err, want)
+			}
+		}
 	}
 }
