@@ -119,10 +119,11 @@ func TestBrokenAnswers(t *testing.T) {
 }
 
 // A storage that takes a connection and says nothing is given up on.
-func TestHungStorage(t *testing.T) {
-	t.Parallel()
-	p, cfg := newProxy(t, fake(t))
-	cfg.Timeout, cfg.Attempts, cfg.CacheTTL = time.Second, 1, -1
+func TestHungStorage(t *testing.T) { onEach(t, testHungStorage) }
+
+func testHungStorage(t *testing.T, cfg regbucket.Options) {
+	p, cfg := newProxy(t, cfg)
+	cfg.Timeout, cfg.Attempts, cfg.CacheTTL = 5*time.Second, 1, -1
 	s := open(t, cfg)
 	srv := regtest.NewServerWith(t, s, nil)
 	a := regtest.NewArtifact("application/vnd.example", nil, []byte("layer"))
@@ -134,19 +135,29 @@ func TestHungStorage(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}
 	p.mode.Store(&hang)
-	for what, got := range map[string]int{
-		"blob":     pushBlob(t, srv.URL, []byte("other")),
-		"manifest": pushManifest(t, srv.URL, "v1.0.1", a),
+	var wg sync.WaitGroup
+	for what, push := range map[string]func() int{
+		"blob":     func() int { return pushBlob(t, srv.URL, []byte("other")) },
+		"manifest": func() int { return pushManifest(t, srv.URL, "v1.0.1", a) },
 	} {
-		if got != http.StatusServiceUnavailable {
-			t.Errorf("%s: %d, want 503", what, got)
-		}
+		wg.Go(func() {
+			if got := push(); got != http.StatusServiceUnavailable {
+				t.Errorf("%s: %d, want 503", what, got)
+			}
+		})
 	}
 	for _, path := range []string{"manifests/v1.0.0", "tags/list", "blobs/" + string(digest.FromBytes(large)), "referrers/" + string(a.Descriptor.Digest)} {
-		if code, _, h := send(t, http.MethodGet, srv.URL+"/v2/"+repo+"/"+path, nil, ""); code != http.StatusServiceUnavailable || h.Get("Retry-After") == "" {
-			t.Errorf("GET %s: %d, want 503 with Retry-After", path, code)
-		}
+		wg.Go(func() {
+			code, body, h := send(t, http.MethodGet, srv.URL+"/v2/"+repo+"/"+path, nil, "")
+			if code != http.StatusServiceUnavailable || h.Get("Retry-After") == "" {
+				t.Errorf("GET %s: %d, want 503 with Retry-After", path, code)
+			}
+			if !bytes.Contains(body, []byte("try again")) || bytes.Contains(body, []byte(strings.TrimPrefix(cfg.Endpoint, "http://"))) {
+				t.Errorf("GET %s: says %s", path, body)
+			}
+		})
 	}
+	wg.Wait()
 	p.mode.Store(nil)
 	if code, got, _ := send(t, http.MethodGet, srv.URL+"/v2/"+repo+"/manifests/v1.0.0", nil, ""); code != http.StatusOK || !bytes.Equal(got, a.Manifest) {
 		t.Errorf("after that: %d", code)
@@ -155,9 +166,14 @@ func TestHungStorage(t *testing.T) {
 
 // Whatever fails while artifacts are pushed through two servers: what was
 // acknowledged is whole, and a tag is not seen without its content.
-func TestFlakyStorage(t *testing.T) {
-	t.Parallel()
-	p, cfg := newProxy(t, fake(t))
+func TestFlakyStorage(t *testing.T) { onEach(t, testFlakyStorage) }
+
+func testFlakyStorage(t *testing.T, cfg regbucket.Options) {
+	pushes := 15
+	if !strings.HasSuffix(t.Name(), "/fake") {
+		pushes = 8 // these flush to a disk
+	}
+	p, cfg := newProxy(t, cfg)
 	cfg.Attempts = 1
 	servers := []*regtest.Server{regtest.NewServerWith(t, open(t, cfg), nil), regtest.NewServerWith(t, open(t, cfg), nil)}
 	var n atomic.Int64
@@ -182,7 +198,7 @@ func TestFlakyStorage(t *testing.T) {
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
-			for k := range 15 {
+			for k := range pushes {
 				a := regtest.NewArtifact("application/vnd.example", nil, fmt.Appendf(nil, "layer %d %d", w, k))
 				tag := fmt.Sprintf("v%d.%d.0", w, k)
 				base := servers[(w+k)%2].URL
