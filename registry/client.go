@@ -70,6 +70,11 @@ func NewClient(opts *Options) *Client {
 	if c.auth.Client == nil {
 		c.auth.Client = retry.DefaultClient
 	}
+	if c.auth.Client.CheckRedirect == nil {
+		client := *c.auth.Client
+		client.CheckRedirect = checkRedirect
+		c.auth.Client = &client
+	}
 	if opts.UserAgent != "" {
 		c.auth.SetUserAgent(opts.UserAgent)
 	}
@@ -77,6 +82,23 @@ func NewClient(opts *Options) *Client {
 		c.plainHTTP = IsLoopback
 	}
 	return c
+}
+
+// maxRedirects is how often a registry may send a client on.
+const maxRedirects = 10
+
+// checkRedirect keeps credentials with the server that they are for. Package
+// http goes by the name of the host alone, and would send them on to another
+// port of it, to its subdomains, and without TLS.
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	if len(via) >= maxRedirects {
+		return fmt.Errorf("redirected more than %d times", maxRedirects)
+	}
+	if first := via[0].URL; req.URL.Scheme != first.Scheme || req.URL.Host != first.Host {
+		req.Header.Del("Authorization")
+		req.Header.Del("Cookie")
+	}
+	return nil
 }
 
 // Repository returns the repository of a reference, ready for requests.

@@ -98,7 +98,8 @@ func (b *Backend) StatBlob(ctx context.Context, repository string, d digest.Dige
 	return b.up.statBlob(ctx, repository, d)
 }
 
-// OpenBlob opens a blob, which clients check against its digest.
+// OpenBlob opens a blob. Who reads all of it gets the end only if it matches
+// its digest; those who read a part have to check the whole themselves.
 func (b *Backend) OpenBlob(ctx context.Context, repository string, d digest.Digest) (io.ReadSeekCloser, int64, error) {
 	size, err := b.up.statBlob(ctx, repository, d)
 	if err != nil {
@@ -111,7 +112,7 @@ func (b *Backend) OpenBlob(ctx context.Context, repository string, d digest.Dige
 	if err != nil {
 		return nil, 0, err
 	}
-	return &blob{open: open, rc: rc, size: size}, size, nil
+	return &blob{open: open, rc: rc, size: size, digest: d, hash: d.Algorithm().Hash()}, size, nil
 }
 
 // FetchBlob opens a blob.

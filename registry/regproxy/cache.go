@@ -102,7 +102,9 @@ func (c *Cache) Resolve(ctx context.Context, repository, reference string) (ocis
 		}
 		desc, err := c.up.resolve(ctx, repository, reference)
 		if c.stale(ctx, "manifest", repository, err) {
-			desc, _, err = c.kept(ctx, repository, digest.Digest(reference))
+			if here, _, herr := c.kept(ctx, repository, digest.Digest(reference)); herr == nil {
+				return here, nil
+			}
 		}
 		return desc, err
 	}
@@ -118,7 +120,10 @@ func (c *Cache) Resolve(ctx context.Context, repository, reference string) (ocis
 		if ok {
 			return t.desc, nil
 		}
-		return c.local.Resolve(ctx, repository, reference)
+		if here, herr := c.local.Resolve(ctx, repository, reference); herr == nil {
+			return here, nil
+		}
+		return desc, err // it may be there
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,6 +181,9 @@ func (c *Cache) kept(ctx context.Context, repository string, d digest.Digest) (o
 
 // keep stores a manifest. That it cannot is no reason not to serve it.
 func (c *Cache) keep(ctx context.Context, repository string, desc ocispec.Descriptor, b []byte, tag string) {
+	if regstore.CheckManifest(b) != nil {
+		return // served as it is, and not kept
+	}
 	m, err := regstore.ParseManifest(desc.MediaType, b, desc.Digest)
 	if err != nil {
 		return // of a kind that is served and not kept

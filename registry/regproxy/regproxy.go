@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"iter"
@@ -382,6 +383,10 @@ type blob struct {
 	at     int64 // where rc is
 	offset int64 // where the next Read is
 	size   int64
+
+	digest digest.Digest
+	hash   hash.Hash // of the first hashed bytes
+	hashed int64
 }
 
 func (b *blob) Read(p []byte) (int, error) {
@@ -393,9 +398,19 @@ func (b *blob) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	n, err := b.rc.Read(p)
+	n, err := b.rc.Read(p[:min(int64(len(p)), b.size-b.offset)])
+	if b.hashed == b.offset {
+		_, _ = b.hash.Write(p[:n]) // never fails
+		b.hashed += int64(n)
+	}
 	b.at += int64(n)
 	b.offset = b.at
+	if errors.Is(err, io.EOF) && b.offset < b.size {
+		return n, fmt.Errorf("%w: the other registry sent %d bytes of %d of blob %s", regstore.ErrUnavailable, b.offset, b.size, b.digest)
+	}
+	if b.hashed == b.size && n > 0 && digest.NewDigest(b.digest.Algorithm(), b.hash) != b.digest {
+		return 0, fmt.Errorf("%w: the other registry sent something else for blob %s", regstore.ErrUnavailable, b.digest)
+	}
 	return n, err
 }
 
