@@ -5,7 +5,7 @@
 //	go run ./registry/bench                       # krmcat and what is installed
 //	go run ./registry/bench -rounds 3 -json > out.json
 //	go run ./registry/bench -s3                   # all over one MinIO
-//	go run ./registry/bench -fill 100000          # start-up and latency of a full store
+//	go run ./registry/bench -fill 100000          # start-up and latency of a full store and its index
 //	go run ./registry/bench -blob 100             # one blob of 100 MiB in and out
 //
 // Debian's docker-registry, distribution's registry (go install
