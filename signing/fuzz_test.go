@@ -9,15 +9,19 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
 	"github.com/sigstore/sigstore-go/pkg/sign"
 	"github.com/sigstore/sigstore-go/pkg/testing/ca"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/content/memory"
 )
 
@@ -226,4 +230,139 @@ func FuzzManifest(f *testing.F) {
 			t.Errorf("found a bundle through %q", data)
 		}
 	})
+}
+
+// FuzzTrustedRoot: no file crashes the reader of trusted roots, and whatever it
+// reads, nothing that is not signed is accepted with it.
+func FuzzTrustedRoot(f *testing.F) {
+	k, err := testKeySigner()
+	if err != nil {
+		f.Fatal(err)
+	}
+	st, err := newStatement("r", digest.FromString("x"), PredicateSignature, nil, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	data, err := makeStatementBundle(f.Context(), k, st)
+	if err != nil {
+		f.Fatal(err)
+	}
+	b, _, err := parseBundle(data)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`))
+	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1","tlogs":[{"baseUrl":"https://r","hashAlgorithm":"SHA2_256","publicKey":{"rawBytes":"AAAA","keyDetails":"PKIX_ECDSA_P256_SHA_256","validFor":{"start":"2021-01-12T11:53:27.000Z"}},"logId":{"keyId":"AAAA"}}],"certificateAuthorities":[{"certChain":{"certificates":[{"rawBytes":"AAAA"}]}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		root, err := LoadTrustedRoot(data)
+		if err != nil {
+			return
+		}
+		for _, ev := range []Evidence{{Tlog: 1}, {Timestamps: 1, NoSCT: true}} {
+			list, err := Policy{Keys: []any{k.public}, Identities: []Identity{{Issuer: testIssuer, Subject: testSubject}}, Root: root, Evidence: ev}.authorities()
+			if err != nil {
+				return
+			}
+			for _, a := range list {
+				if _, _, err := a.verifyBundle(b, digest.FromString("x")); err == nil {
+					t.Errorf("%s: accepted without evidence", a)
+				}
+			}
+		}
+	})
+}
+
+// FuzzServices: no signing config crashes its reader; services that pass the
+// check have what a keyless signature needs.
+func FuzzServices(f *testing.F) {
+	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","caUrls":[{"url":"https://f","majorApiVersion":1,"validFor":{"start":"2020-01-01T00:00:00Z"}}],"tsaUrls":[{"url":"https://t","majorApiVersion":1,"validFor":{"start":"2020-01-01T00:00:00Z"}}],"tsaConfig":{"selector":"ANY"},"rekorTlogUrls":[{"url":"https://r","majorApiVersion":2,"validFor":{"start":"2020-01-01T00:00:00Z"}}],"rekorTlogConfig":{"selector":"EXACT","count":1}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := LoadServices(data, time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC))
+		if err != nil || s.Check() != nil {
+			return
+		}
+		if s.Fulcio == "" || len(s.Timestamps)+len(s.Logs) == 0 {
+			t.Errorf("got %+v", s)
+		}
+	})
+}
+
+// FuzzPublicKey: what is read as a public key can verify, has a fingerprint, and
+// reads back as the same key.
+func FuzzPublicKey(f *testing.F) {
+	pair, err := GenerateKeyPair(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(pair.Public)
+	f.Add([]byte("-----BEGIN RSA PUBLIC KEY-----\nMAsCBAAAAAECAwEAAQ==\n-----END RSA PUBLIC KEY-----\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		key, err := LoadPublicKey(data)
+		if err != nil {
+			return
+		}
+		fp, err := Fingerprint(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := cryptoutils.MarshalPublicKeyToPEM(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := LoadPublicKey(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := Fingerprint(again); got != fp {
+			t.Errorf("got %s, then %s", fp, got)
+		}
+	})
+}
+
+// FuzzToken: no token crashes the reader of its claims, and no error quotes it.
+func FuzzToken(f *testing.F) {
+	f.Add("e30.eyJpc3MiOiJpIiwiZXhwIjoxfQ.c2ln")
+	f.Add("a.b.c")
+	f.Fuzz(func(t *testing.T, token string) {
+		if _, err := tokenClaims(token); err != nil && len(token) > 40 && strings.Contains(err.Error(), token) {
+			t.Errorf("quoted %q", token)
+		}
+	})
+}
+
+// FuzzTree: whatever an index lists, each digest comes once, and there are not
+// more than are looked at.
+func FuzzTree(f *testing.F) {
+	f.Add([]byte(`{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000","size":1},{"digest":"x"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		target := memory.New()
+		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(data), Size: int64(len(data))}
+		// Bytes of an index that is none cannot be stored there; under another
+		// type they can.
+		if err := target.Push(t.Context(), ocispec.Descriptor{MediaType: "application/octet-stream", Digest: desc.Digest, Size: desc.Size}, bytes.NewReader(data)); err != nil {
+			t.Fatal(err)
+		}
+		list, err := Tree(t.Context(), anyType{target}, desc)
+		if err != nil {
+			return
+		}
+		seen := map[digest.Digest]bool{}
+		for _, d := range list {
+			if seen[d.Digest] {
+				t.Errorf("%s twice", d.Digest)
+			}
+			seen[d.Digest] = true
+		}
+		if len(list) > maxManifests {
+			t.Errorf("got %d manifests", len(list))
+		}
+	})
+}
+
+// anyType fetches by digest, whatever the type is said to be.
+type anyType struct{ content.Fetcher }
+
+func (a anyType) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	d.MediaType = "application/octet-stream"
+	return a.Fetcher.Fetch(ctx, d)
 }
