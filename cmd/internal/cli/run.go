@@ -280,10 +280,10 @@ func runRun(ctx context.Context, e *env, opts *runOptions) error {
 			return err
 		}
 		defer dir.Close()
-		dir.FilenamePattern = opts.Pattern
-		if opts.Pattern == "" && opts.Choice.Config != "" && opts.Choice.Config != "-" {
-			dir.FilenamePattern = beside(opts.Input, opts.Choice.Config)
-		}
+	}
+	dir.FilenamePattern = opts.Pattern
+	if opts.Pattern == "" && opts.Input != "-" && opts.Choice.Config != "" && opts.Choice.Config != "-" {
+		dir.FilenamePattern = beside(opts.Input, opts.Choice.Config)
 	}
 	for i := range steps {
 		steps[i].Include = append(steps[i].Include, opts.Match.list()...)
