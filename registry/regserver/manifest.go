@@ -181,6 +181,9 @@ func (c *call) checkManifest(content []byte) (*regstore.Manifest, error) {
 		}
 		mediaType = t
 	}
+	if err := regstore.CheckManifest(content); err != nil {
+		return nil, errManifest(err)
+	}
 	m, err := regstore.ParseManifest(mediaType, content, d)
 	if err != nil {
 		return nil, errManifest(err)

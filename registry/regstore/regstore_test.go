@@ -2,6 +2,7 @@ package regstore_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -47,6 +48,60 @@ func FuzzParseManifest(f *testing.F) {
 			t.Errorf("accepted as %q, and then not as %q: %v", mediaType, m.Descriptor.MediaType, err)
 		}
 	})
+}
+
+// What passes the check is one JSON object that other readers understand in
+// the same way: written anew, with its fields sorted, it passes too.
+func FuzzCheckManifest(f *testing.F) {
+	for _, s := range []string{
+		`{"schemaVersion":2,"config":{"digest":"x","size":1},"layers":[{"a":{"b":[]}}]}`,
+		`{"config":{"digest":"x","Digest":"y"}}`, `{"layers":[{"size":1,"size":2}]}`, `{"a":1,"\u0061":2}`, `{"x":[[[[]]]]}`,
+		`[]`, `{}{}`, `{"Layers":[]}`, "{\"a\":\"\xff\"}", ` {"a":null} `, `{"ſubject":1}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if regstore.CheckManifest(content) != nil {
+			return
+		}
+		dec := json.NewDecoder(bytes.NewReader(content))
+		dec.UseNumber()
+		var v map[string]any
+		if err := dec.Decode(&v); err != nil {
+			t.Fatalf("accepted, and not an object: %v", err)
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := regstore.CheckManifest(b); err != nil {
+			t.Errorf("%s was accepted, and %s not: %v", content, b, err)
+		}
+		// The decoder folds case; what it finds is what is written so.
+		var folded struct {
+			Config struct {
+				Digest any `json:"digest"`
+			} `json:"config"`
+		}
+		config, _ := v["config"].(map[string]any)
+		if json.Unmarshal(content, &folded) == nil && (folded.Config.Digest == nil) != (config["digest"] == nil) {
+			t.Errorf("%s: a digest for one reader only", content)
+		}
+	})
+}
+
+// Rules for what arrives do not hold for what is stored.
+func TestStoredManifest(t *testing.T) {
+	t.Parallel()
+	d := string(digest.FromString("x"))
+	content := []byte(`{"schemaVersion":2,"mediaType":"` + ocispec.MediaTypeImageManifest + `","config":{"digest":"` + d + `","size":1,"size":2},"layers":[]}`)
+	if err := regstore.CheckManifest(content); err == nil {
+		t.Error("a field twice was accepted")
+	}
+	m, err := regstore.ParseManifest("", content, digest.FromBytes(content))
+	if err != nil || len(m.Blobs) != 1 {
+		t.Errorf("a stored manifest cannot be read: %v", err)
+	}
 }
 
 func TestParseDigest(t *testing.T) {
