@@ -66,6 +66,7 @@ func TestNothingIsPromisedBeforeTheFlush(t *testing.T) {
 			synctest.Wait()
 			select {
 			case err := <-result:
+				cancel()
 				t.Errorf("%s did not wait: %v", name, err)
 				continue
 			default:

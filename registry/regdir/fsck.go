@@ -140,11 +140,40 @@ func (c *check) blob(path string) error {
 	case notExist(err): // collected meanwhile
 		return nil
 	case err != nil:
-		return c.report(path, "cannot be read: "+err.Error(), "set aside", c.setAside(path))
+		return c.report(path, "cannot be read: "+err.Error(), "set aside", c.setBlobAside(path, d))
 	case !ok:
-		return c.report(path, "content does not match the digest", "set aside", c.setAside(path))
+		return c.report(path, "content does not match the digest", "set aside", c.setBlobAside(path, d))
 	}
 	return nil
+}
+
+// setBlobAside moves a damaged blob out of the way, unless a push has mended it
+// since it was read.
+func (c *check) setBlobAside(path string, d digest.Digest) func() error {
+	return func() error {
+		l := c.s.blobLocks.of(string(d))
+		l.Lock()
+		defer l.Unlock()
+		switch ok, err := verifyFile(path, d); {
+		case notExist(err), err == nil && ok:
+			return nil
+		}
+		return c.setAside(path)()
+	}
+}
+
+// removeLink removes a link to a blob that is not there, unless a push has
+// brought it since.
+func (c *check) removeLink(path string, d digest.Digest) func() error {
+	return func() error {
+		l := c.s.blobLocks.of(string(d))
+		l.Lock()
+		defer l.Unlock()
+		if ok, err := exists(c.s.blobPath(d)); err != nil || ok {
+			return err
+		}
+		return durable.Remove(path)
+	}
 }
 
 func verifyFile(path string, d digest.Digest) (bool, error) {
@@ -186,7 +215,7 @@ func (c *check) links(repository string) error {
 		} else if ok, serr := exists(c.s.blobPath(d)); serr != nil {
 			err = serr
 		} else if !ok {
-			err = c.report(path, "the blob is not there", "removed from the repository", remove(path))
+			err = c.report(path, "the blob is not there", "removed from the repository", c.removeLink(path, d))
 		}
 		if err != nil {
 			return err
