@@ -13,8 +13,8 @@ import (
 )
 
 // A mutant is krmcat with one guard taken away. All of them are compiled into
-// one program, from copies of the sources that only the compiler sees; each
-// change asks mutant("NAME") whether it is in force. Where two guards stand one
+// one program, from copies of the sources that only the compiler sees, of ours
+// and of two modules; each change asks mutant("NAME") whether it is in force. Where two guards stand one
 // behind the other, both ask for the same name.
 
 // edit replaces text that a file holds once. The file is relative to this
@@ -275,14 +275,14 @@ func TestMutations(t *testing.T) {
 	if os.Getenv("KRMCAT_TEST_MUTATE") == "" {
 		t.Skip("set KRMCAT_TEST_MUTATE=1 to take each guard away and see its test fail")
 	}
-	overlay := writeOverlay(t)
+	flags := writeMutants(t)
 	programs := map[bool]string{}
 	for _, command := range []bool{false, true} {
 		dir, file := "signing", filepath.Join(t.TempDir(), "mutants.test")
 		if command {
 			dir = "cmd/krmcat"
 		}
-		build(t, file, "-overlay="+overlay, "./"+dir)
+		build(t, file, append(flags, "./"+dir)...)
 		programs[command] = file
 	}
 	run := func(mutant, test string) (string, error) {
@@ -311,7 +311,8 @@ func TestMutations(t *testing.T) {
 	t.Run("26 oras-go 2.6.2", func(t *testing.T) {
 		numbers["26"] = true
 		file := filepath.Join(t.TempDir(), "old.test")
-		build(t, file, append(oldModule(t, "oras.land/oras-go/v2", "v2.6.1"), "./signing")...)
+		const oras = "oras.land/oras-go/v2"
+		build(t, file, append(withModules(t, map[string]string{oras: oras + "@v2.6.1"}), "./signing")...)
 		out, err := exec.CommandContext(t.Context(), file, "-test.v", "-test.run=^TestAttack26CredentialsOnRedirect$").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "--- FAIL: TestAttack26") {
 			t.Errorf("passes with the old version: %v\n%s", err, out)
@@ -334,16 +335,17 @@ func build(t *testing.T, file string, args ...string) {
 
 var mutantName = regexp.MustCompile(`mutant\("([^"]+)"\)`)
 
-// writeOverlay writes the changed files and what the compiler needs to read
-// them, and checks that changes and tests go together.
-func writeOverlay(t *testing.T) string {
+// writeMutants writes the changed files, checks that changes and tests go
+// together, and returns the flags for the compiler to read them.
+func writeMutants(t *testing.T) []string {
 	t.Helper()
 	changed, asked := map[string]string{}, map[string]bool{}
+	copies := map[string]string{} // of modules: the compiler refuses to overlay those
 	for _, e := range edits {
 		for _, name := range mutantName.FindAllStringSubmatch(e.new, -1) {
 			asked[name[1]] = true
 		}
-		file := source(t, e.file)
+		file := source(t, copies, e.file)
 		text, ok := changed[file]
 		if !ok {
 			data, err := os.ReadFile(file)
@@ -371,6 +373,14 @@ func writeOverlay(t *testing.T) string {
 	dir := t.TempDir()
 	replace := map[string]string{}
 	write := func(file, text string) {
+		for _, copied := range copies {
+			if strings.HasPrefix(file, copied) {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+		}
 		replace[file] = filepath.Join(dir, fmt.Sprint(len(replace))+".go")
 		if err := os.WriteFile(replace[file], []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -379,7 +389,7 @@ func writeOverlay(t *testing.T) string {
 	for file, text := range changed {
 		write(file, text)
 		helper := filepath.Join(filepath.Dir(file), "mutant_overlay.go")
-		if replace[helper] == "" {
+		if _, err := os.Stat(helper); err != nil && replace[helper] == "" {
 			pkg := regexp.MustCompile(`(?m)^package (\w+)`).FindStringSubmatch(text)[1]
 			write(helper, "package "+pkg+"\n\nimport \"os\"\n\nfunc mutant(name string) bool { return os.Getenv(\"KRMCAT_MUTANT\") == name }\n")
 		}
@@ -392,18 +402,25 @@ func writeOverlay(t *testing.T) string {
 	if err := os.WriteFile(overlay, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return overlay
+	return append(withModules(t, copies), "-overlay="+overlay)
 }
 
-// source is the path of a file of ours, or of a module.
-func source(t *testing.T, file string) string {
+// source is the path of a file of ours, or of a copy of a module.
+func source(t *testing.T, copies map[string]string, file string) string {
 	t.Helper()
 	if module, inside, ok := strings.Cut(file, ":"); ok {
-		out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-		if err != nil {
-			t.Fatal(err)
+		if copies[module] == "" {
+			out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if err := os.CopyFS(filepath.Join(dir, "m"), os.DirFS(strings.TrimSpace(string(out)))); err != nil {
+				t.Fatal(err)
+			}
+			copies[module] = filepath.Join(dir, "m")
 		}
-		return filepath.Join(strings.TrimSpace(string(out)), inside)
+		return filepath.Join(copies[module], inside)
 	}
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -412,8 +429,9 @@ func source(t *testing.T, file string) string {
 	return abs
 }
 
-// oldModule are the flags to build with another version of one module.
-func oldModule(t *testing.T, path, version string) []string {
+// withModules are the flags to build with other modules than go.mod says: by
+// path, a folder or MODULE@VERSION.
+func withModules(t *testing.T, modules map[string]string) []string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"go.mod", "go.sum"} {
@@ -426,8 +444,10 @@ func oldModule(t *testing.T, path, version string) []string {
 		}
 	}
 	file := filepath.Join(dir, "go.mod")
-	if out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-replace="+path+"="+path+"@"+version, file).CombinedOutput(); err != nil {
-		t.Fatalf("go mod edit: %v\n%s", err, out)
+	for path, by := range modules {
+		if out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-replace="+path+"="+by, file).CombinedOutput(); err != nil {
+			t.Fatalf("go mod edit: %v\n%s", err, out)
+		}
 	}
 	return []string{"-modfile=" + file, "-mod=mod"}
 }

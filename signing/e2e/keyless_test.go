@@ -298,7 +298,6 @@ func (w *world) attestations() {
 	older := []string{"verify-attestation", "--trusted-root", "trusted_root.json", "--allow-insecure-registry", "--offline", "--type", testResult}
 	w.cosign("cosign3", false, join(older, []string{"--new-bundle-format=false", "--use-signed-timestamps"}, identity(w.workflowID()), []string{x.at()})...)
 	w.cosign("cosign2", false, join(older, []string{"--use-signed-timestamps"}, identity(w.workflowID()), []string{x.at()})...)
-	w.cosign("cosign2", true, join(older, identity(w.workflowID()), []string{x.at()})...)
 
 	// Known: cosign 2.6.5 cannot attest into Rekor v2, as it cannot sign.
 	x = w.artifact()
