@@ -160,7 +160,7 @@ func hintFor(err error) string {
 	case errors.Is(err, runtime.ErrNotGranted):
 		return "allow it with --allow-exec, --allow-network or --allow-storage-mount"
 	case errors.Is(err, registry.ErrDenied):
-		return "log in with krmcat login HOST"
+		return "log in with krmcat login HOST, unless the registry gives another reason"
 	case errors.Is(err, registry.ErrExists):
 		return "a release never changes: publish under a new version"
 	case errors.Is(err, registry.ErrUnavailable), errors.Is(err, runtime.ErrUnreachable):

@@ -68,6 +68,9 @@ func (f *storageFlags) open(ctx context.Context, e *env, dir string, readOnly bo
 		}
 		return regproxy.NewCache(up, local, &regproxy.CacheOptions{Log: log}), nil
 	case strings.HasPrefix(storage, "oci://"):
+		if f.Quota > 0 {
+			return nil, usagef("--repository-quota is for a folder or a bucket; what %s holds, its own settings bound", storage)
+		}
 		up, err := f.upstream(e, strings.TrimPrefix(storage, "oci://"))
 		if err != nil {
 			return nil, err
