@@ -49,11 +49,12 @@ lint: ## Check formatting, go vet and go.mod
 	$(GO) mod tidy -diff
 
 # The example functions are built first: tests publish and run them. The scripts
-# of the commands are without the race detector, which makes each of their
-# hundreds of processes ten times slower; what the commands call is tested with it.
+# of the commands start hundreds of processes, which take most of the time with
+# the race detector: only those of servers, where much happens at once, have it.
 .PHONY: test
 test: tools lint examples ## Install what the tests need, and run them all
 	KRMCAT_TEST_REQUIRE=all $(GO) test -race -timeout 30m $$($(GO) list ./... | grep -v '/cmd/krmcat$$')
+	KRMCAT_TEST_REQUIRE=all $(GO) test -race -timeout 30m -run 'TestScript/(serve.*|admin)$$' ./cmd/krmcat
 	KRMCAT_TEST_REQUIRE=all $(GO) test -timeout 30m ./cmd/krmcat
 
 .PHONY: vuln
